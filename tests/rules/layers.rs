@@ -344,10 +344,13 @@ const CRATES: &[Crate] = &[
         root: "services/blk/src",
         name: "xgvmi_blk",
         layers: &[
-            ("basics", &["crew", "geometry", "error", "pipe", "say"]),
+            (
+                "basics",
+                &["crew", "roles", "geometry", "error", "pipe", "say"],
+            ),
             (
                 "formats",
-                &["block", "encryption", "layers", "record", "sbc"],
+                &["block", "code", "encryption", "layers", "record", "sbc"],
             ),
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),

@@ -98,7 +98,7 @@ fn run(
     let geometry = Geometry::new(4096, BLOCKS)?;
     let mut targets: Vec<Arc<dyn Target>> = Vec::new();
     let wrapping = key.map(|key| key.new_wrapping(Id([7; 16]))).transpose()?;
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let new = NewTarget {
             geometry,
             role,

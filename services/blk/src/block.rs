@@ -1,14 +1,15 @@
-//! Contents of a block: compression, the split in two halves, and their parity. Does no I/O.
+//! Contents of a block: compression, the split in parts, and their parity. Does no I/O.
 //!
-//! A block is stored as nothing (all zeros), as one LZ4 block if that saves space on its targets, or as it is. The stored bytes are split in the middle;
-//! the first half has the odd byte. Parity is the exclusive or of both halves, where the second one is continued with a
-//! zero byte if it is shorter. Only stored bytes move and are kept: there is no padding to the block size.
+//! A block is stored as nothing (all zeros), as one LZ4 block if that saves space on its targets, or as it is. The stored bytes are
+//! split in parts of one length; the last ones can be shorter, or empty. Parity is that of `code`, as if they were continued with
+//! zeros: of two halves the exclusive or. Only stored bytes move and are kept: there is no padding to the block size.
 //!
 //! With a key the stored bytes are encrypted before the split. A block that LZ4 shortens to less than AES can encrypt is
 //! stored as it is.
 
+use crate::code;
 use crate::encryption::{SEALED_MIN, Seal};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{Layout, PerTarget, Role};
 use lz4_flex::block::CompressTable;
 use std::cell::RefCell;
 
@@ -63,7 +64,7 @@ pub enum BadBlock {
     Length,
 }
 
-/// A block in its stored form, split for the three targets.
+/// A block in its stored form, split for the targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
     /// The form.
@@ -71,42 +72,47 @@ pub struct Encoded {
     /// Stored bytes of the whole block.
     pub stored: u32,
     /// The part of each role.
-    pub parts: [Vec<u8>; TARGETS],
+    pub parts: PerTarget<Vec<u8>>,
 }
 
 /// Encodes a block of up to 1 MiB.
 #[must_use]
-pub fn encode(block: &[u8]) -> Encoded {
-    encode_with(block, false, None)
+pub fn encode(layout: Layout, block: &[u8]) -> Encoded {
+    encode_with(layout, block, false, None)
 }
 
 /// As [`encode`], encrypted if there is a key. With `allocate` an all-zero block has bytes, too.
 #[must_use]
-pub fn encode_with(block: &[u8], allocate: bool, seal: Option<Seal<'_>>) -> Encoded {
+pub fn encode_with(
+    layout: Layout,
+    block: &[u8],
+    allocate: bool,
+    seal: Option<Seal<'_>>,
+) -> Encoded {
     if !allocate && block.iter().all(|byte| *byte == 0) {
-        return Encoded {
-            kind: Kind::Zero,
-            stored: 0,
-            parts: Default::default(),
-        };
+        return empty(layout, Kind::Zero);
     }
-    encode_allocated(block, seal)
+    encode_allocated(layout, block, seal)
 }
 
 /// A block that its layer does not have any more.
 #[must_use]
-pub fn hole() -> Encoded {
+pub fn hole(layout: Layout) -> Encoded {
+    empty(layout, Kind::Hole)
+}
+
+fn empty(layout: Layout, kind: Kind) -> Encoded {
     Encoded {
-        kind: Kind::Hole,
+        kind,
         stored: 0,
-        parts: Default::default(),
+        parts: layout.map(|_| Vec::new()),
     }
 }
 
-fn encode_allocated(block: &[u8], seal: Option<Seal<'_>>) -> Encoded {
+fn encode_allocated(layout: Layout, block: &[u8], seal: Option<Seal<'_>>) -> Encoded {
     COMPRESSOR.with_borrow_mut(|(buffer, table, tries)| {
         if !tries.tries(block) {
-            return raw(block, seal, buffer);
+            return raw(layout, block, seal, buffer);
         }
         let most = lz4_flex::block::get_maximum_output_size(block.len());
         if buffer.len() < most {
@@ -119,13 +125,13 @@ fn encode_allocated(block: &[u8], seal: Option<Seal<'_>>) -> Encoded {
             Err(_) => None,
         };
         let encoded = match shortened {
-            None => raw(block, seal, buffer),
+            None => raw(layout, block, seal, buffer),
             Some(length) => {
                 let bytes = &mut buffer[..length];
                 if let Some(seal) = seal {
                     seal.encrypt(bytes);
                 }
-                split(Kind::Lz4, bytes)
+                split(layout, Kind::Lz4, bytes)
             }
         };
         tries.learn(encoded.kind);
@@ -191,14 +197,14 @@ fn is_noise(block: &[u8]) -> bool {
 }
 
 /// A block as it is, or encrypted.
-fn raw(block: &[u8], seal: Option<Seal<'_>>, buffer: &mut Vec<u8>) -> Encoded {
+fn raw(layout: Layout, block: &[u8], seal: Option<Seal<'_>>, buffer: &mut Vec<u8>) -> Encoded {
     let Some(seal) = seal else {
-        return split(Kind::Raw, block);
+        return split(layout, Kind::Raw, block);
     };
     buffer.clear();
     buffer.extend_from_slice(block);
     seal.encrypt(buffer);
-    split(Kind::Raw, buffer)
+    split(layout, Kind::Raw, buffer)
 }
 
 /// Most bytes that a thread keeps for the compression of its next block.
@@ -215,28 +221,40 @@ fn compressor_new() -> Compressor {
     (Vec::new(), CompressTable::small(), Tries::default())
 }
 
-fn split(kind: Kind, stored: &[u8]) -> Encoded {
-    let (first, second) = stored.split_at(first_length(stored.len()));
+fn split(layout: Layout, kind: Kind, stored: &[u8]) -> Encoded {
+    let length = longest(stored.len(), layout);
+    let mut rest = stored;
+    let data: PerTarget<&[u8]> = (0..layout.needed())
+        .map(|_| {
+            let (part, behind) = rest.split_at(length.min(rest.len()));
+            rest = behind;
+            part
+        })
+        .collect();
     Encoded {
         kind,
         // Cannot fail: a block has at most 1 MiB, and a compressed one is shorter.
         stored: u32::try_from(stored.len()).unwrap_or(u32::MAX),
-        parts: [first.to_vec(), second.to_vec(), xor(first, second)],
+        parts: layout.map(|role| match data.get(role.index()) {
+            Some(part) => part.to_vec(),
+            None => code::part(role, &data, length),
+        }),
     }
 }
 
-/// Bytes of the first half, and of the parity.
-fn first_length(stored: usize) -> usize {
-    stored.div_ceil(2)
+/// Length of the first part, which is also that of the parity.
+fn longest(stored: usize, layout: Layout) -> usize {
+    stored.div_ceil(layout.needed())
 }
 
 /// Bytes that a role holds of a block with `stored` bytes.
 #[must_use]
 pub fn part_length(stored: u32, role: Role) -> usize {
     let stored = stored as usize;
-    match role {
-        Role::First | Role::Parity => first_length(stored),
-        Role::Second => stored / 2,
+    let length = longest(stored, role.layout());
+    match role.is_data() {
+        true => stored.saturating_sub(role.index() * length).min(length),
+        false => length,
     }
 }
 
@@ -250,34 +268,42 @@ pub fn xor(first: &[u8], second: &[u8]) -> Vec<u8> {
     parity
 }
 
-/// Restores one part from the two others of a block with `stored` bytes.
+/// Parts of a block by role. None: it is not there.
+pub type Parts<'a> = [Option<&'a [u8]>];
+
+/// Restores one part of a block with `stored` bytes from others.
 ///
 /// # Errors
-/// The parts have lengths that one block cannot have.
-pub fn restore(role: Role, stored: u32, parts: [&[u8]; TARGETS]) -> Result<Vec<u8>, BadBlock> {
-    for other in Role::ALL.into_iter().filter(|other| *other != role) {
-        if parts[other.index()].len() != part_length(stored, other) {
+/// They are too few, or have lengths that one block cannot have.
+pub fn restore(role: Role, stored: u32, parts: &Parts<'_>) -> Result<Vec<u8>, BadBlock> {
+    let layout = role.layout();
+    let there = layout.roles().zip(parts);
+    let there = there.filter_map(|(other, part)| Some((other, (*part)?)));
+    let others = there.filter(|(other, _)| *other != role);
+    let others: PerTarget<(Role, &[u8])> = others.take(layout.needed()).collect();
+    for (other, part) in &others {
+        if part.len() != part_length(stored, *other) {
             return Err(BadBlock::Halves);
         }
     }
-    let [first, second, parity] = parts;
-    Ok(match role {
-        Role::First => xor(parity, second),
-        Role::Parity => xor(first, second),
-        Role::Second => {
-            let mut second = xor(parity, first);
-            second.truncate(part_length(stored, role));
-            second
-        }
-    })
+    code::restored(role, &others, part_length(stored, role)).ok_or(BadBlock::Halves)
 }
 
-/// Decodes a block into `block`, whose length is the block size.
+/// The part of a role, from all parts of data.
+#[must_use]
+pub fn part(role: Role, stored: u32, data: &[&[u8]]) -> Vec<u8> {
+    match data.get(role.index()) {
+        Some(part) => part.to_vec(),
+        None => code::part(role, data, part_length(stored, role)),
+    }
+}
+
+/// Decodes a block of these parts of data into `block`, whose length is the block size.
 ///
 /// # Errors
 /// The stored bytes are no block of this size.
-pub fn decode(kind: Kind, first: &[u8], second: &[u8], block: &mut [u8]) -> Result<(), BadBlock> {
-    decode_with(kind, (first, second), None, block)
+pub fn decode(kind: Kind, data: &[&[u8]], block: &mut [u8]) -> Result<(), BadBlock> {
+    decode_with(kind, data, None, block)
 }
 
 /// As [`decode`], of a block that is encrypted if there is a key.
@@ -286,13 +312,18 @@ pub fn decode(kind: Kind, first: &[u8], second: &[u8], block: &mut [u8]) -> Resu
 /// As [`decode`].
 pub fn decode_with(
     kind: Kind,
-    (first, second): (&[u8], &[u8]),
+    data: &[&[u8]],
     seal: Option<Seal<'_>>,
     block: &mut [u8],
 ) -> Result<(), BadBlock> {
-    let stored = first.len() + second.len();
-    if first.len() != first_length(stored) {
-        return Err(BadBlock::Halves);
+    let stored: usize = data.iter().map(|part| part.len()).sum();
+    let length = stored.div_ceil(data.len().max(1));
+    let mut rest = stored;
+    for part in data {
+        if part.len() != rest.min(length) {
+            return Err(BadBlock::Halves);
+        }
+        rest -= part.len();
     }
     if seal.is_some() && kind.has_bytes() && stored < SEALED_MIN {
         return Err(BadBlock::Length);
@@ -300,19 +331,29 @@ pub fn decode_with(
     match kind {
         Kind::Zero | Kind::Hole if stored == 0 => block.fill(0),
         Kind::Raw if stored == block.len() => {
-            let (left, right) = block.split_at_mut(first.len());
-            left.copy_from_slice(first);
-            right.copy_from_slice(second);
+            let mut rest = &mut *block;
+            for part in data {
+                let (to, behind) = rest.split_at_mut(part.len());
+                to.copy_from_slice(part);
+                rest = behind;
+            }
             if let Some(seal) = seal {
                 seal.decrypt(block);
             }
         }
         Kind::Lz4 if stored < block.len() => {
-            let mut bytes = [first, second].concat();
-            if let Some(seal) = seal {
-                seal.decrypt(&mut bytes);
-            }
-            match lz4_flex::block::decompress_into(&bytes, block) {
+            let mut together;
+            let bytes = match (data, seal) {
+                ([all], None) => all,
+                (parts, seal) => {
+                    together = parts.concat();
+                    if let Some(seal) = seal {
+                        seal.decrypt(&mut together);
+                    }
+                    &together[..]
+                }
+            };
+            match lz4_flex::block::decompress_into(bytes, block) {
                 Ok(length) if length == block.len() => {}
                 _ => return Err(BadBlock::Lz4),
             }
@@ -327,25 +368,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn data(encoded: &Encoded, layout: Layout) -> Vec<&[u8]> {
+        let data = encoded.parts.iter().take(layout.needed());
+        data.map(Vec::as_slice).collect()
+    }
+
     #[track_caller]
     fn check(block: &[u8], kind: Kind) {
-        let encoded = encode(block);
-        assert_eq!(encoded.kind, kind);
-        let [first, second, parity] = &encoded.parts;
-        assert!(first.len() + second.len() <= block.len(), "it grows");
-        let mut back = vec![0xaa; block.len()];
-        decode(kind, first, second, &mut back).unwrap();
-        assert!(back == block);
-        for role in Role::ALL {
-            let part = &encoded.parts[role.index()];
-            assert_eq!(part.len(), part_length(encoded.stored, role));
-            let mut left: [&[u8]; 3] = [first, second, parity];
-            left[role.index()] = &[];
-            assert_eq!(
-                &restore(role, encoded.stored, left).unwrap(),
-                part,
-                "{role}"
-            );
+        for layout in ["2+1", "mirror-2", "mirror-3", "3+1", "5+2", "8+3"] {
+            let layout = layout.parse().unwrap();
+            let encoded = encode(layout, block);
+            assert_eq!(encoded.kind, kind);
+            assert!(encoded.stored as usize <= block.len(), "it grows");
+            let mut back = vec![0xaa; block.len()];
+            decode(kind, &data(&encoded, layout), &mut back).unwrap();
+            assert!(back == block);
+            for role in layout.roles() {
+                let wanted = &encoded.parts[role.index()];
+                assert_eq!(wanted.len(), part_length(encoded.stored, role));
+                assert_eq!(wanted, &part(role, encoded.stored, &data(&encoded, layout)));
+                let left = |other: Role| (other != role).then(|| &encoded.parts[other.index()][..]);
+                let left = layout.map(left);
+                let back = restore(role, encoded.stored, &left);
+                assert_eq!(&back.unwrap(), wanted, "{layout} {role}");
+            }
         }
     }
 
@@ -405,23 +451,21 @@ mod tests {
 
     #[test]
     fn zeros_that_must_be_allocated_have_bytes() {
-        let encoded = encode_with(&[0; 4096], true, None);
+        let encoded = encode_with(Layout::HALVES, &[0; 4096], true, None);
         assert_eq!(encoded.kind, Kind::Lz4);
-        let [first, second, _] = &encoded.parts;
         let mut back = [1; 4096];
-        decode(Kind::Lz4, first, second, &mut back).unwrap();
+        decode(Kind::Lz4, &data(&encoded, Layout::HALVES), &mut back).unwrap();
         assert_eq!(back, [0; 4096]);
     }
 
     /// Bytes that are no LZ4 block of this size: they expand beyond the block, stop short, or point before its start.
     #[test]
     fn lz4_that_is_no_block_is_refused() {
-        let long = encode(&[7; 8192]);
-        let short = encode(&[7; 1024]);
+        let long = encode(Layout::HALVES, &[7; 8192]);
+        let short = encode(Layout::HALVES, &[7; 1024]);
         for encoded in [long, short] {
-            let [first, second, _] = &encoded.parts;
             let mut block = [0; 4096];
-            let result = decode(Kind::Lz4, first, second, &mut block);
+            let result = decode(Kind::Lz4, &data(&encoded, Layout::HALVES), &mut block);
             assert_eq!(result, Err(BadBlock::Lz4));
         }
         // One literal, then a match 0xffff bytes back.
@@ -433,7 +477,7 @@ mod tests {
         ] {
             let (first, second) = bytes.split_at(bytes.len().div_ceil(2));
             let mut block = [0; 64];
-            assert!(decode(Kind::Lz4, first, second, &mut block).is_err());
+            assert!(decode(Kind::Lz4, &[first, second], &mut block).is_err());
         }
     }
 
@@ -448,11 +492,11 @@ mod tests {
             (Kind::Lz4, 32, 32),
             (Kind::Lz4, 1, 9),
         ] {
-            let result = decode(kind, &vec![0; first], &vec![0; second], &mut block);
+            let result = decode(kind, &[&vec![0; first], &vec![0; second]], &mut block);
             assert!(result.is_err(), "{kind:?} {first} {second}");
         }
-        assert!(restore(Role::First, 10, [&[], &[0; 5], &[0; 4]]).is_err());
-        assert!(restore(Role::Second, 10, [&[0; 6], &[], &[0; 5]]).is_err());
+        assert!(restore(Role::FIRST, 10, &[None, Some(&[0; 5]), Some(&[0; 4])]).is_err());
+        assert!(restore(Role::SECOND, 10, &[Some(&[0; 6]), None, Some(&[0; 5])]).is_err());
     }
 
     proptest! {
@@ -462,11 +506,13 @@ mod tests {
             units in 1usize..80,
         ) {
             let block: Vec<u8> = pattern.iter().copied().cycle().take(units * 64).collect();
-            let encoded = encode(&block);
-            let [first, second, _] = &encoded.parts;
-            let mut back = vec![1; block.len()];
-            decode(encoded.kind, first, second, &mut back).unwrap();
-            prop_assert_eq!(back, block);
+            for layout in ["2+1", "mirror-2", "7+2"] {
+                let layout = layout.parse().unwrap();
+                let encoded = encode(layout, &block);
+                let mut back = vec![1; block.len()];
+                decode(encoded.kind, &data(&encoded, layout), &mut back).unwrap();
+                prop_assert_eq!(&back, &block);
+            }
         }
 
         /// A decoder accepts any bytes without a panic.
@@ -475,7 +521,7 @@ mod tests {
             let Some(kind) = Kind::of(kind) else { return Ok(()) };
             let mut block = [0; 256];
             let (first, second) = bytes.split_at(bytes.len().div_ceil(2));
-            let _ = decode(kind, first, second, &mut block);
+            let _ = decode(kind, &[first, second], &mut block);
         }
     }
 }

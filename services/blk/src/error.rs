@@ -1,6 +1,6 @@
 //! Errors of a store and of a volume.
 
-use crate::geometry::{Geometry, GeometryError, Id, Role};
+use crate::geometry::{Geometry, GeometryError, Id, Layout, Role};
 use std::io;
 
 /// Result of this crate.
@@ -86,15 +86,25 @@ pub enum BlkError {
         /// Size of the volume.
         ours: Geometry,
     },
-    /// Fewer than two usable targets.
-    #[error("{usable} of 3 targets are usable; a volume needs 2: {reasons}")]
+    /// The volume may have been used without the targets that are there.
+    #[error(
+        "{roles} may hold newer data and is not there: give it, or --without-absent if it is lost, which gives up what it alone has"
+    )]
+    Ahead {
+        /// The absent targets.
+        roles: String,
+    },
+    /// Fewer usable targets than the volume needs.
+    #[error("{usable} of {} targets are usable; a volume needs {}: {reasons}", .layout.targets(), .layout.needed())]
     TooFewTargets {
+        /// The volume's layout.
+        layout: Layout,
         /// Number of usable targets.
         usable: usize,
         /// Reason for each other target.
         reasons: String,
     },
-    /// Fewer than two halves of a block are left.
+    /// Too few parts of a block are left.
     #[error("block {block} is lost: {reason}")]
     Lost {
         /// The block.

@@ -23,7 +23,7 @@ pub fn stored_block(bytes: &[u8]) {
     };
     let mut block = [0; 512];
     let (first, second) = bytes.split_at(bytes.len().div_ceil(2));
-    let _ = block::decode(kind, first, second, &mut block);
+    let _ = block::decode(kind, &[first, second], &mut block);
 }
 
 /// A record of a half block. Behind an odd first byte, the record of any half of up to 255 stored bytes with a right
@@ -31,7 +31,7 @@ pub fn stored_block(bytes: &[u8]) {
 pub fn half_record(bytes: &[u8]) {
     let place = Place {
         volume: Id([0; 16]),
-        role: Role::First,
+        role: Role::FIRST,
         block: 0,
     };
     match bytes {
@@ -181,7 +181,7 @@ impl Write for Client<'_> {
 /// Never: memory does not fail.
 #[must_use]
 pub fn disk() -> Arc<dyn Disk> {
-    let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+    let targets = Role::HALVES.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::new(512, 128).expect("a valid size"),
             role,

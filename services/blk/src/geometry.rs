@@ -1,5 +1,6 @@
 //! Sizes, roles and identifiers of a volume.
 
+pub use crate::roles::{Layout, PerTarget, Role, TARGETS_MAX};
 use std::fmt;
 
 /// A size that no volume may have, or a range outside a volume.
@@ -31,57 +32,6 @@ pub const BLOCK_SIZE_MAX: u32 = 1 << 20;
 pub const BLOCKS_MAX: u64 = 1 << 32;
 /// The exported size is a multiple of this number of bytes.
 pub const SECTOR: u32 = 512;
-
-/// Number of targets of a volume.
-pub const TARGETS: usize = 3;
-
-/// The part of each block that a target holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Role {
-    /// First half of the stored bytes.
-    First,
-    /// Second half of the stored bytes.
-    Second,
-    /// Parity of both halves.
-    Parity,
-}
-
-impl Role {
-    /// All roles, in the order of their numbers.
-    pub const ALL: [Self; TARGETS] = [Self::First, Self::Second, Self::Parity];
-
-    /// Number of the role, from 0.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        match self {
-            Self::First => 0,
-            Self::Second => 1,
-            Self::Parity => 2,
-        }
-    }
-
-    /// The role's bit in a mask of targets.
-    #[must_use]
-    pub const fn bit(self) -> u8 {
-        1 << self.index()
-    }
-
-    /// The role with number `index`.
-    #[must_use]
-    pub fn of(index: usize) -> Option<Self> {
-        Self::ALL.get(index).copied()
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::First => "data_1",
-            Self::Second => "data_2",
-            Self::Parity => "data_p",
-        })
-    }
-}
 
 /// Block size and number of blocks of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

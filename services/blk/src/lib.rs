@@ -12,13 +12,13 @@
 //! # std::fs::create_dir_all(&directory)?;
 //! let geometry = Geometry::of_size(4096, 1 << 20)?;
 //! let mut targets: Vec<Arc<dyn Target>> = Vec::new();
-//! for role in Role::ALL {
+//! for role in Role::HALVES {
 //!     let new = NewTarget { geometry, role, volume: Id([7; 16]), complete: true };
 //!     targets.push(Arc::new(Store::create_file(&directory.join(role.to_string()), new, None)?));
 //! }
 //! let volume = Volume::open(targets)?;
 //! volume.write(8192, b"two targets are enough")?;
-//! volume.detach(Role::ALL[0], "for the example");
+//! volume.detach(Role::FIRST, "for the example");
 //! let mut bytes = [0; 22];
 //! volume.read(8192, &mut bytes)?;
 //! assert_eq!(&bytes, b"two targets are enough");
@@ -29,6 +29,7 @@
 pub mod aio;
 pub mod block;
 pub mod client;
+mod code;
 mod crew;
 pub mod disk;
 pub mod encryption;
@@ -42,6 +43,7 @@ pub mod operate;
 mod pipe;
 pub mod record;
 pub mod remote;
+mod roles;
 mod say;
 pub mod sbc;
 pub mod service;
@@ -52,7 +54,7 @@ pub mod volume;
 pub use disk::Disk;
 pub use encryption::KeyFile;
 pub use error::{BlkError, Result};
-pub use geometry::{Geometry, Id, Role};
+pub use geometry::{Geometry, Id, Layout, Role};
 pub use layers::Layers;
 pub use store::{Store, Target};
 pub use volume::Volume;

@@ -13,8 +13,8 @@ use crate::geometry::{BLOCK_SIZE_MAX, Id, Role};
 
 /// Bytes of a header.
 pub const HEADER: usize = 64;
-/// Longest record: half of the largest block, stored as it is.
-pub const RECORD_MAX: usize = HEADER + (BLOCK_SIZE_MAX as usize).div_ceil(2);
+/// Longest record: the largest block of a mirror, stored as it is.
+pub const RECORD_MAX: usize = HEADER + BLOCK_SIZE_MAX as usize;
 
 const MAGIC: [u8; 4] = *b"XBH1";
 const CRC_AT: usize = 60;
@@ -63,12 +63,12 @@ pub fn header(place: Place, half: &Half) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4] = half.kind as u8;
-    bytes[5] = role_number(place.role);
+    bytes[5] = place.role.number();
     bytes[8..16].copy_from_slice(&place.block.to_be_bytes());
     bytes[16..24].copy_from_slice(&half.generation.to_be_bytes());
     bytes[24..40].copy_from_slice(&place.volume.0);
     bytes[40..44].copy_from_slice(&half.stored.to_be_bytes());
-    // Cannot be cut: half of a block of at most 1 MiB.
+    // Cannot be cut: a block has at most 1 MiB.
     let length = u32::try_from(half.data.len()).unwrap_or(u32::MAX);
     bytes[44..48].copy_from_slice(&length.to_be_bytes());
     let crc = checksum(&bytes, &half.data);
@@ -101,7 +101,7 @@ pub fn parse(place: Place, generation: u64, bytes: &[u8]) -> Result<Half, &'stat
         data: data.to_vec(),
     };
     if header[24..40] != place.volume.0
-        || header[5] != role_number(place.role)
+        || header[5] != place.role.number()
         || be64(8) != place.block
     {
         return Err("the record belongs elsewhere");
@@ -113,14 +113,6 @@ pub fn parse(place: Place, generation: u64, bytes: &[u8]) -> Result<Half, &'stat
         return Err("the lengths contradict each other");
     }
     Ok(half)
-}
-
-fn role_number(role: Role) -> u8 {
-    match role {
-        Role::First => 0,
-        Role::Second => 1,
-        Role::Parity => 2,
-    }
 }
 
 /// CRC32C of a record, without the checksum itself.
@@ -135,7 +127,7 @@ mod tests {
 
     const PLACE: Place = Place {
         volume: Id([9; 16]),
-        role: Role::Second,
+        role: Role::SECOND,
         block: 77,
     };
 
@@ -180,7 +172,7 @@ mod tests {
             (Place { block: 78, ..PLACE }, 5),
             (
                 Place {
-                    role: Role::First,
+                    role: Role::FIRST,
                     ..PLACE
                 },
                 5,

@@ -12,7 +12,7 @@
 //! (doca-samples, `applications/storage`: `binary_content.cpp`, `gga_offload_sbc_generator.cpp`, `lz4_sw_context.cpp`).
 
 use crate::block::xor;
-use crate::geometry::{BLOCK_SIZE_MAX, BLOCK_UNIT, TARGETS};
+use crate::geometry::{BLOCK_SIZE_MAX, BLOCK_UNIT};
 
 const MAGIC: u64 = 0xDEAD_F00D_1337_FADE;
 /// Bytes of a file's header.
@@ -122,7 +122,7 @@ pub fn parse(bytes: &[u8]) -> Result<SbcFile<'_>, SbcError> {
 ///
 /// # Errors
 /// The files do not belong together, or a block is damaged.
-pub fn decode(files: [Option<SbcFile<'_>>; TARGETS]) -> Result<Vec<u8>, SbcError> {
+pub fn decode(files: [Option<SbcFile<'_>>; 3]) -> Result<Vec<u8>, SbcError> {
     let mut present = files.iter().flatten();
     let first = present.next().ok_or(SbcError::Files("there is no file"))?;
     if files.iter().flatten().count() < 2 {
@@ -208,7 +208,7 @@ pub fn decode_block(block: &[u8], data: &mut [u8]) -> Result<(), &'static str> {
 ///
 /// # Errors
 /// A block does not fit into the format, or the image is too large.
-pub fn encode(image: &[u8], block_size: u32) -> Result<[Vec<u8>; TARGETS], SbcError> {
+pub fn encode(image: &[u8], block_size: u32) -> Result<[Vec<u8>; 3], SbcError> {
     if block_size == 0 || !block_size.is_multiple_of(BLOCK_UNIT) || block_size > BLOCK_SIZE_MAX {
         return Err(SbcError::BlockSize(block_size));
     }
@@ -225,7 +225,7 @@ pub fn encode(image: &[u8], block_size: u32) -> Result<[Vec<u8>; TARGETS], SbcEr
         &number.to_be_bytes(),
     ]
     .concat();
-    let mut files: [Vec<u8>; TARGETS] = std::array::from_fn(|_| header.clone());
+    let mut files: [Vec<u8>; 3] = std::array::from_fn(|_| header.clone());
     let mut padded = vec![0; size];
     for (number, data) in image.chunks(size).enumerate() {
         padded[..data.len()].copy_from_slice(data);

@@ -11,16 +11,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use xgvmi_blk::store::NewTarget;
-use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume};
+use xgvmi_blk::{Geometry, Id, Layout, Role, Store, Target, Volume};
 
 const KILLS: u32 = 200;
 const BLOCK: usize = 1024;
 const SECTORS: usize = 128;
 const FIRST_SEED: u64 = 4;
 
-/// Creates three targets of one volume.
-fn create(dir: &Path) -> [PathBuf; 3] {
-    Role::ALL.map(|role| {
+/// Creates the targets of one volume.
+fn create(dir: &Path, layout: Layout) -> Vec<PathBuf> {
+    let create = |role: Role| {
         let path = dir.join(role.to_string());
         let new = NewTarget {
             geometry: Geometry::of_size(u32::try_from(BLOCK).unwrap(), (SECTORS * SECTOR) as u64)
@@ -31,7 +31,8 @@ fn create(dir: &Path) -> [PathBuf; 3] {
         };
         Store::create_file(&path, new, None).unwrap();
         path
-    })
+    };
+    layout.roles().map(create).collect()
 }
 
 struct Server {
@@ -116,21 +117,20 @@ fn write_until_killed(
 }
 
 /// Reads the volume without one of its targets, and compares. Blocks of the pending write become what they are.
-fn verify(
-    paths: &[PathBuf],
-    absent: Option<usize>,
-    shadow: &mut [u64],
-    pending: &Pending,
-    round: u32,
-) {
+fn verify(paths: &[PathBuf], absent: &[usize], shadow: &mut [u64], pending: &Pending, round: u32) {
     let present = paths
         .iter()
         .enumerate()
-        .filter(|(index, _)| Some(*index) != absent);
+        .filter(|(index, _)| !absent.contains(index));
     let open = |(_, path): (usize, &PathBuf)| {
         Arc::new(Store::open_file(path, None).unwrap()) as Arc<dyn Target>
     };
-    let volume = Volume::open(present.map(open).collect()).unwrap();
+    let present: Vec<Arc<dyn Target>> = present.map(open).collect();
+    let volume = match absent {
+        [] => Volume::open(present).unwrap(),
+        // Of a mirror one that is absent may have newer data.
+        _ => Volume::open_without_absent(present, None).unwrap(),
+    };
     let mut bytes = vec![0; SECTORS * SECTOR];
     volume.read(0, &mut bytes).unwrap();
     let per_block = BLOCK / SECTOR;
@@ -164,22 +164,46 @@ fn verify(
     }
     let report = volume.scrub().unwrap();
     assert_eq!(report.lost_blocks, 0, "kill {round}");
-    if absent.is_none() {
+    if absent.is_empty() {
         assert_eq!(report.bad_halves, 0, "kill {round}: parity or checksums");
+    }
+}
+
+/// Opens all targets and completes them.
+fn complete(paths: &[PathBuf], layout: Layout) {
+    let open = |path: &PathBuf| Arc::new(Store::open_file(path, None).unwrap()) as Arc<dyn Target>;
+    let volume = Volume::open(paths.iter().map(open).collect()).unwrap();
+    for role in layout.roles() {
+        volume.rebuild(role).unwrap();
     }
 }
 
 #[test]
 fn every_block_is_old_or_new_after_each_kill() {
+    kill_again_and_again(Layout::HALVES, KILLS);
+}
+
+#[test]
+fn every_block_of_a_mirror_is_old_or_new_after_each_kill() {
+    kill_again_and_again("mirror-2".parse().unwrap(), KILLS / 4);
+}
+
+/// Also without as many targets as there are parities.
+#[test]
+fn every_block_of_six_targets_is_old_or_new_after_each_kill() {
+    kill_again_and_again("4+2".parse().unwrap(), KILLS / 4);
+}
+
+fn kill_again_and_again(layout: Layout, kills: u32) {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let paths = create(dir.path());
+    let paths = create(dir.path(), layout);
     let socket = dir.path().join("socket");
     let mut random = fastrand::Rng::with_seed(FIRST_SEED);
     let mut shadow = vec![0; SECTORS];
     let mut version = 0;
     let mut pendings = 0;
-    for round in 0..KILLS {
+    for round in 0..kills {
         let Server {
             mut child,
             mut stream,
@@ -195,16 +219,26 @@ fn every_block_is_old_or_new_after_each_kill() {
         killer.join().unwrap();
         pendings += u32::from(pending.is_some());
         // With all targets first: they decide. Then without one of them, and without a pending write.
-        verify(&paths, None, &mut shadow, &pending, round);
+        verify(&paths, &[], &mut shadow, &pending, round);
         if round % 8 == 0 {
-            for absent in 0..3 {
-                verify(&paths, Some(absent), &mut shadow, &None, round);
+            let all = 0..paths.len();
+            let few = all
+                .clone()
+                .map(|one| all.clone().map(move |other| [one, other]));
+            let few = few.flatten().filter(|[one, other]| one < other);
+            let many: Vec<Vec<usize>> = match layout.spare() {
+                1 => all.map(|one| vec![one]).collect(),
+                _ => few.map(|few| few.to_vec()).collect(),
+            };
+            for absent in many {
+                verify(&paths, &absent, &mut shadow, &None, round);
+                complete(&paths, layout);
             }
         }
     }
     assert!(
-        version > u64::from(KILLS),
-        "{version} writes for {KILLS} kills"
+        version > u64::from(kills),
+        "{version} writes for {kills} kills"
     );
     assert!(pendings > 0, "no write was under way at any kill");
 }
@@ -214,7 +248,8 @@ fn every_block_is_old_or_new_after_each_kill() {
 fn a_degraded_export_that_is_killed_keeps_its_decision() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let paths = create(dir.path());
+    let layout = Layout::HALVES;
+    let paths = create(dir.path(), layout);
     let socket = dir.path().join("socket");
     let mut random = fastrand::Rng::with_seed(FIRST_SEED + 1);
     let mut shadow = vec![0; SECTORS];
@@ -235,19 +270,13 @@ fn a_degraded_export_that_is_killed_keeps_its_decision() {
         killer.join().unwrap();
         server.child.wait().unwrap();
         drop(server);
-        verify(&paths, Some(absent), &mut shadow, &pending, round);
+        verify(&paths, &[absent], &mut shadow, &pending, round);
         // The absent target returns and is completed.
         let server = Server::start(&paths, &socket);
         server.kill();
-        let open =
-            |path: &PathBuf| Arc::new(Store::open_file(path, None).unwrap()) as Arc<dyn Target>;
-        let volume = Volume::open(paths.iter().map(open).collect()).unwrap();
-        for role in Role::ALL {
-            volume.rebuild(role).unwrap();
-        }
-        drop(volume);
+        complete(&paths, layout);
         for other in 0..3 {
-            verify(&paths, Some(other), &mut shadow, &None, round);
+            verify(&paths, &[other], &mut shadow, &None, round);
         }
     }
 }

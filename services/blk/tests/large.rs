@@ -45,7 +45,7 @@ impl Medium for Counted {
 }
 
 fn create(dir: &Path) {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let new = NewTarget {
             geometry: Geometry::new(u32::try_from(BLOCK).unwrap(), BLOCKS).unwrap(),
             role,
@@ -116,18 +116,18 @@ fn resident() -> u64 {
 fn an_opening_reads_what_has_changed_since_the_end() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path());
-    let (volume, empty) = open(dir.path(), &Role::ALL);
+    let (volume, empty) = open(dir.path(), &Role::HALVES);
     assert_eq!(volume.geometry().size(), 16 << 40);
     write(&volume, 0..150);
     volume.close().unwrap();
     drop(volume);
-    let (volume, few) = open(dir.path(), &Role::ALL);
+    let (volume, few) = open(dir.path(), &Role::HALVES);
     expect(&volume, 0..150);
     write(&volume, 150..500);
     volume.close().unwrap();
     drop(volume);
     let before = resident();
-    let (volume, many) = open(dir.path(), &Role::ALL);
+    let (volume, many) = open(dir.path(), &Role::HALVES);
     let grown = resident().saturating_sub(before);
     assert!(grown < 128 << 20, "{grown} bytes for an opening");
     // Three times map and groups in change. Of those that are still in change the records are read.
@@ -137,7 +137,7 @@ fn an_opening_reads_what_has_changed_since_the_end() {
     write(&volume, 500..510);
     volume.flush().unwrap();
     drop(volume);
-    let (volume, killed) = open(dir.path(), &Role::ALL);
+    let (volume, killed) = open(dir.path(), &Role::HALVES);
     assert!(killed < many + (16 << 20), "{many}, {killed}");
     expect(&volume, 0..510);
     assert_eq!(volume.status().lost_blocks, 0);
@@ -150,26 +150,26 @@ fn an_opening_reads_what_has_changed_since_the_end() {
 fn a_target_that_returns_gets_what_has_changed() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path());
-    let (volume, _) = open(dir.path(), &Role::ALL);
+    let (volume, _) = open(dir.path(), &Role::HALVES);
     write(&volume, 0..300);
     volume.close().unwrap();
     drop(volume);
-    let (volume, _) = open(dir.path(), &[Role::First, Role::Parity]);
+    let (volume, _) = open(dir.path(), &[Role::FIRST, Role::PARITY]);
     write(&volume, 290..320);
     volume.close().unwrap();
     drop(volume);
-    let (volume, _) = open(dir.path(), &[Role::First, Role::Parity]);
+    let (volume, _) = open(dir.path(), &[Role::FIRST, Role::PARITY]);
     let read = Arc::new(AtomicU64::new(0));
-    let returned = target(dir.path(), Role::Second, &read);
+    let returned = target(dir.path(), Role::SECOND, &read);
     volume.attach(returned).unwrap();
-    assert_eq!(volume.missing_blocks(Role::Second), 30);
+    assert_eq!(volume.missing_blocks(Role::SECOND), 30);
     let looked = read.load(Ordering::Relaxed);
     assert!(looked < 32 << 20, "{looked} bytes of the index");
-    assert_eq!(volume.rebuild(Role::Second).unwrap(), 30);
+    assert_eq!(volume.rebuild(Role::SECOND).unwrap(), 30);
     volume.close().unwrap();
     drop(volume);
-    for absent in Role::ALL {
-        let roles: Vec<Role> = Role::ALL
+    for absent in Role::HALVES {
+        let roles: Vec<Role> = Role::HALVES
             .into_iter()
             .filter(|role| *role != absent)
             .collect();
@@ -183,18 +183,18 @@ fn a_target_that_returns_gets_what_has_changed() {
 fn space_of_earlier_processes_is_used_again() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path());
-    let (volume, _) = open(dir.path(), &Role::ALL);
+    let (volume, _) = open(dir.path(), &Role::HALVES);
     write(&volume, 0..300);
     for number in 0..150 {
         volume.trim(number * APART % BLOCKS * BLOCK, BLOCK).unwrap();
     }
     volume.flush().unwrap();
     volume.close().unwrap();
-    let used = volume.used(Role::First).unwrap();
+    let used = volume.used(Role::FIRST).unwrap();
     drop(volume);
     // As much as the rest needs, and half of what was freed.
     let read = Arc::new(AtomicU64::new(0));
-    let limited = Role::ALL.map(|role| -> Arc<dyn Target> {
+    let limited = Role::HALVES.map(|role| -> Arc<dyn Target> {
         let medium = Counted {
             file: FileMedium::open(&dir.path().join(role.to_string())).unwrap(),
             read: Arc::clone(&read),
@@ -213,7 +213,7 @@ fn space_of_earlier_processes_is_used_again() {
 #[test]
 fn a_volume_grows_and_never_shrinks() {
     let dir = tempfile::tempdir().unwrap();
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let new = NewTarget {
             geometry: Geometry::new(4096, 100).unwrap(),
             role,
@@ -222,10 +222,10 @@ fn a_volume_grows_and_never_shrinks() {
         };
         Store::create_file(&dir.path().join(role.to_string()), new, None).unwrap();
     }
-    let (volume, _) = open(dir.path(), &Role::ALL);
+    let (volume, _) = open(dir.path(), &Role::HALVES);
     volume.write(99 * BLOCK, &content(99)).unwrap();
     volume.write(100 * BLOCK, &content(100)).unwrap_err();
-    volume.detach(Role::Second, "the test says so");
+    volume.detach(Role::SECOND, "the test says so");
     assert_eq!(volume.grow(200 * BLOCK).unwrap().blocks(), 200);
     volume.write(199 * BLOCK, &content(199)).unwrap();
     let error = volume.grow(199 * BLOCK).unwrap_err().to_string();
@@ -239,10 +239,10 @@ fn a_volume_grows_and_never_shrinks() {
     volume.flush().unwrap();
     drop(volume);
     // Opened by one target that has grown and one that has not.
-    let (volume, _) = open(dir.path(), &[Role::First, Role::Second]);
+    let (volume, _) = open(dir.path(), &[Role::FIRST, Role::SECOND]);
     assert_eq!(volume.geometry().blocks(), 200);
     drop(volume);
-    let (volume, _) = open(dir.path(), &Role::ALL);
+    let (volume, _) = open(dir.path(), &Role::HALVES);
     for block in [99, 199] {
         let mut bytes = vec![0; usize::try_from(BLOCK).unwrap()];
         volume.read(block * BLOCK, &mut bytes).unwrap();

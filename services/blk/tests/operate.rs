@@ -15,6 +15,37 @@ fn secret(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
+/// A mirror is created, shown, and given a new copy; other layouts and numbers of files are refused.
+#[test]
+fn a_mirror_is_created_and_gets_a_new_copy() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [one, two, new] = ["one", "two", "new"].map(place);
+    for (layout, fault) in [
+        ("mirror-3", "has 3 targets"),
+        ("2+1", "has 3 targets"),
+        ("2+2", "no volume can have it yet"),
+        ("mirror-4", "layout mirror-4: give"),
+    ] {
+        let words = ["create", &one, &two, "--size", "1M", "--layout", layout];
+        let error = bad(&words);
+        assert!(error.contains(fault), "{layout}: {error}");
+    }
+    good(&["create", &one, &two, "--size", "1M", "--layout", "mirror-2"]);
+    let error = bad(&["create", &new, "--like", &one, "--role", "data_1"]);
+    assert!(error.contains("give copy_1, copy_2"), "{error}");
+    good(&["create", &new, "--like", &one, "--role", "copy_2"]);
+    let shown = good(&["show", &one, &two]);
+    assert!(shown.contains("\"copy_2\""), "{shown}");
+    let error = bad(&["scrub", &one, &new]);
+    assert!(error.contains("copy_2 may hold newer data"), "{error}");
+    good(&["rebuild", &one, &new, "--without-absent"]);
+    good(&["scrub", &one, &new]);
+    let error = bad(&["scrub", &one, &two]);
+    assert!(error.contains("has taken its place"), "{error}");
+}
+
 #[test]
 fn an_export_shows_its_status_in_three_forms_and_drains_on_sigterm() {
     let _turn = turn();

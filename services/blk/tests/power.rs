@@ -182,7 +182,7 @@ struct Outcome {
 fn run(takes: Takes, seed: u64, writes: u64) -> Outcome {
     let mut random = fastrand::Rng::with_seed(seed);
     let writes_left = Arc::new(Mutex::new(u64::MAX));
-    let disks = Role::ALL.map(|role| {
+    let disks = Role::HALVES.map(|role| {
         let disk = Disk {
             writes_left: Arc::clone(&writes_left),
             ..Disk::new(takes, Vec::new())
@@ -196,7 +196,7 @@ fn run(takes: Takes, seed: u64, writes: u64) -> Outcome {
         drop(Store::create("disk", disk.medium(), new, None).unwrap());
         disk
     });
-    let targets = Role::ALL.map(|role| disks[role.index()].open(role));
+    let targets = Role::HALVES.map(|role| disks[role.index()].open(role));
     // Every second volume is encrypted.
     let key = seed.is_multiple_of(2).then(key);
     if let Some(key) = &key {
@@ -244,11 +244,13 @@ fn run(takes: Takes, seed: u64, writes: u64) -> Outcome {
     };
     for absent in [
         None,
-        Some(Role::First),
-        Some(Role::Second),
-        Some(Role::Parity),
+        Some(Role::FIRST),
+        Some(Role::SECOND),
+        Some(Role::PARITY),
     ] {
-        let present = Role::ALL.into_iter().filter(|role| Some(*role) != absent);
+        let present = Role::HALVES
+            .into_iter()
+            .filter(|role| Some(*role) != absent);
         let targets = present.map(|role| Disk::new(takes, after[role.index()].clone()).open(role));
         let volume = Volume::open_with(targets.collect(), key.as_ref()).unwrap();
         for block in 0..BLOCKS {

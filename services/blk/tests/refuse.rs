@@ -98,7 +98,7 @@ fn targets_of_different_block_sizes() {
     let store = Store::open_file(&ours[0], None).unwrap();
     let new = xgvmi_blk::store::NewTarget {
         geometry: xgvmi_blk::Geometry::of_size(512, SIZE as u64 / 2).unwrap(),
-        role: Role::Second,
+        role: Role::SECOND,
         volume: store.identity().volume,
         complete: true,
     };
@@ -429,7 +429,7 @@ fn lz4_of_the_right_length_is_accepted() {
     let stored = lz4(BLOCK);
     let (first, second) = stored.split_at(stored.len().div_ceil(2));
     let mut block = [0; BLOCK];
-    xgvmi_blk::block::decode(Kind::Lz4, first, second, &mut block).unwrap();
+    xgvmi_blk::block::decode(Kind::Lz4, &[first, second], &mut block).unwrap();
     assert_eq!(
         (block[0], block[BLOCK - 6], block[BLOCK - 5]),
         (b'a', b'a', b'b')

@@ -1,11 +1,13 @@
 //! Random sequences, each of which follows from its seed, and the search for a shorter one that fails in the same way.
 
 use crate::disk::{Damage, Keep, below, random};
+use crate::model::Shape;
 use crate::report::Report;
 use crate::step::Step;
 use crate::world::{Fresh, Setting, Violation, World};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use xgvmi_blk::Layout;
 
 /// Most steps of a sequence before its end.
 const LONGEST: usize = 22;
@@ -14,10 +16,12 @@ const LONGEST: usize = 22;
 fn setting(choice: u64) -> Setting {
     Setting {
         blocks: [1, 1, 2, 3][below(&mut (choice >> 4).clone(), 4)],
+        layout: Default::default(),
         block_len: if choice & 0xe == 0 { 1024 } else { 128 },
         elsewhere: choice & 1 == 1,
         settles: choice >> 8 & 1 == 1,
         lies: false,
+        forgets: false,
     }
 }
 
@@ -94,9 +98,12 @@ impl Dice {
 
 /// The sequence of a seed.
 #[must_use]
-pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
+pub fn sequence(seed: u64, layout: Layout) -> (Setting, Vec<Step>) {
     let mut dice = Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
-    let setting = setting(random(&mut dice.0));
+    let setting = Setting {
+        layout,
+        ..setting(random(&mut dice.0))
+    };
     // Which faults it has: many need a long row of others that do not disturb.
     let faults = random(&mut dice.0);
     let has = |bit: u32| faults >> bit & 1 == 1;
@@ -160,12 +167,44 @@ pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
         steps.extend([Step::Kill, dice.opening(), Step::Read]);
     }
     steps.extend([Step::Kill, Step::Open(0b111), Step::Read]);
+    if layout != Layout::HALVES {
+        let first = dice.below(setting.counts().targets);
+        for step in &mut steps {
+            *step = of_others(*step, setting.counts(), first);
+        }
+    }
     (setting, steps)
+}
+
+/// A step on three targets as one on others, which begin with this one.
+fn of_others(step: Step, counts: Shape, first: u8) -> Step {
+    let one = |target: u8| (target + first) % counts.targets;
+    let mask = |mask: u8| crate::step::targets(mask).fold(0, |all, target| all | 1 << one(target));
+    match step {
+        // An opening has all others.
+        Step::Open(with) => {
+            let without = (0..3).filter(|target| with & 1 << target == 0);
+            let without = without.fold(0, |all, target| all | 1 << one(target));
+            Step::Open(counts.all() & !without)
+        }
+        Step::Restart(of) => Step::Restart(mask(of)),
+        Step::Power(of, keep) => Step::Power(mask(of), keep),
+        Step::Damage(target, nth, damage) => Step::Damage(one(target), nth, damage),
+        Step::DieAt(target, at) => Step::DieAt(one(target), at),
+        Step::Swap(target) => Step::Swap(one(target)),
+        Step::Attach(target) => Step::Attach(one(target)),
+        Step::Replace(target) => Step::Replace(one(target)),
+        Step::SyncFails(target) => Step::SyncFails(one(target)),
+        Step::SyncFull(target) => Step::SyncFull(one(target)),
+        Step::Full(target) => Step::Full(one(target)),
+        Step::Space(target) => Step::Space(one(target)),
+        step => step,
+    }
 }
 
 /// Fresh disks for each setting.
 #[derive(Debug, Default)]
-pub struct Stock(HashMap<(u8, u16, bool, bool), Fresh>);
+pub struct Stock(HashMap<(u8, Layout, u16, bool, bool), Fresh>);
 
 impl Stock {
     /// Carries out a sequence. Returns the number of the step that broke a promise.
@@ -179,6 +218,7 @@ impl Stock {
     ) -> anyhow::Result<Option<(usize, Violation)>> {
         let key = (
             setting.blocks,
+            setting.layout,
             setting.block_len,
             setting.elsewhere,
             setting.settles,
@@ -307,7 +347,7 @@ fn simpler(step: Step) -> Vec<Step> {
 ///
 /// # Errors
 /// The product creates no volume.
-pub fn search(first: u64, count: u64, report: &Report) -> anyhow::Result<()> {
+pub fn search(layout: Layout, first: u64, count: u64, report: &Report) -> anyhow::Result<()> {
     let next = AtomicU64::new(first);
     let work = || -> anyhow::Result<()> {
         let mut stock = Stock::default();
@@ -316,7 +356,7 @@ pub fn search(first: u64, count: u64, report: &Report) -> anyhow::Result<()> {
             if seed >= first + count {
                 return Ok(());
             }
-            let (setting, steps) = sequence(seed);
+            let (setting, steps) = sequence(seed, layout);
             report.sequence();
             if let Some((at, violation)) = stock.run(setting, &steps)? {
                 report.violation(setting, &steps[..=at], &violation, Some(seed));

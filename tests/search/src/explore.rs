@@ -1,6 +1,7 @@
 //! All sequences up to a depth. A state that was reached before is not continued.
 
 use crate::disk::{Damage, Keep};
+use crate::model::Shape;
 use crate::report::Report;
 use crate::step::Step;
 use crate::world::{Fresh, Setting, World};
@@ -26,7 +27,14 @@ type Move = Vec<Step>;
 /// A step with a fault before each of its operations. The first one that is not cut ends the row.
 struct Row(Vec<Move>);
 
-fn whole_steps() -> Vec<Step> {
+/// All targets, and all but one.
+fn openings(counts: Shape) -> Vec<u8> {
+    let all = counts.all();
+    let but_one = (0..counts.targets).rev().map(|target| all & !(1 << target));
+    std::iter::once(all).chain(but_one).collect()
+}
+
+fn whole_steps(counts: Shape) -> Vec<Step> {
     let mut steps = vec![
         Step::Write(0),
         Step::Part(0, 1),
@@ -42,16 +50,18 @@ fn whole_steps() -> Vec<Step> {
         Step::Unsnap(0),
         Step::Merge,
     ];
-    steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
-    steps.extend([0, 1, 2].map(Step::Attach));
-    steps.extend([0b111, 0b001, 0b010, 0b100].map(Step::Restart));
-    let power = [0b001, 0b010, 0b100, 0b011, 0b110, 0b101];
-    steps.extend(power.map(|mask| Step::Power(mask, Keep::None)));
+    steps.extend(openings(counts).into_iter().map(Step::Open));
+    steps.extend((0..counts.targets).map(Step::Attach));
+    let each = (0..counts.targets).map(|target| 1 << target);
+    steps.push(Step::Restart(counts.all()));
+    steps.extend(each.map(Step::Restart));
+    let few = (1..counts.all()).filter(|mask: &u8| mask.count_ones() < 3);
+    steps.extend(few.map(|mask| Step::Power(mask, Keep::None)));
     steps
 }
 
 /// Steps that are cut.
-fn cut_steps() -> Vec<Step> {
+fn cut_steps(counts: Shape) -> Vec<Step> {
     let mut steps = vec![
         Step::Write(0),
         Step::Part(0, 1),
@@ -67,13 +77,13 @@ fn cut_steps() -> Vec<Step> {
         Step::Unsnap(0),
         Step::Merge,
     ];
-    steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
-    steps.extend([0, 1, 2].map(Step::Attach));
+    steps.extend(openings(counts).into_iter().map(Step::Open));
+    steps.extend((0..counts.targets).map(Step::Attach));
     steps
 }
 
-fn rows(alphabet: Alphabet) -> Vec<Row> {
-    let mut rows: Vec<Row> = whole_steps()
+fn rows(alphabet: Alphabet, counts: Shape) -> Vec<Row> {
+    let mut rows: Vec<Row> = whole_steps(counts)
         .into_iter()
         .map(|step| Row(vec![vec![step]]))
         .collect();
@@ -82,7 +92,7 @@ fn rows(alphabet: Alphabet) -> Vec<Row> {
     }
     let mut more = vec![Step::Zero(0), Step::Grow, Step::Scrub, Step::Keep];
     more.extend([0, 2].map(Step::Replace));
-    for target in 0..3 {
+    for target in 0..counts.targets {
         more.extend([Step::Full(target), Step::Space(target)]);
         for nth in 0..2 {
             let kinds = [Damage::Zero, Damage::Byte(9), Damage::Cut];
@@ -92,11 +102,11 @@ fn rows(alphabet: Alphabet) -> Vec<Row> {
     }
     more.extend([Keep::First(1), Keep::First(2), Keep::Any(0), Keep::Any(1)].map(Step::Machine));
     rows.extend(more.into_iter().map(|step| Row(vec![vec![step]])));
-    for step in cut_steps() {
+    for step in cut_steps(counts) {
         rows.push(Row((0..CUTS)
             .map(|at| vec![Step::KillAt(at), step])
             .collect()));
-        for target in 0..3 {
+        for target in 0..counts.targets {
             let dies = |at| vec![Step::DieAt(target, at), step];
             rows.push(Row((0..CUTS).map(dies).collect()));
             rows.push(Row(vec![vec![Step::SyncFails(target), step]]));
@@ -107,14 +117,15 @@ fn rows(alphabet: Alphabet) -> Vec<Row> {
 }
 
 /// What follows each state: the export ends, and two openings read everything.
-fn ends() -> Vec<Move> {
+fn ends(counts: Shape) -> Vec<Move> {
+    let all = counts.all();
     let then = |mask| {
         let mut steps = vec![Step::Kill, Step::Open(mask), Step::Read];
-        steps.extend([Step::Kill, Step::Open(0b111), Step::Read]);
+        steps.extend([Step::Kill, Step::Open(all), Step::Read]);
         steps
     };
-    let mut ends: Vec<Move> = [0b011, 0b101, 0b110].map(then).into();
-    ends.push(vec![Step::Kill, Step::Open(0b111), Step::Read]);
+    let mut ends: Vec<Move> = openings(counts).into_iter().skip(1).map(then).collect();
+    ends.push(vec![Step::Kill, Step::Open(all), Step::Read]);
     ends.push(vec![Step::Read]);
     ends
 }
@@ -147,11 +158,13 @@ pub fn explore(
     report: &Report,
 ) -> anyhow::Result<u64> {
     let fresh = Fresh::new(setting)?;
-    let rows = rows(alphabet);
-    let ends = ends();
+    let counts = setting.counts();
+    let all = counts.all();
+    let rows = rows(alphabet, counts);
+    let ends = ends(counts);
     let seen = Mutex::new(HashSet::new());
     let mut states = 0;
-    let mut level: Vec<Vec<Step>> = vec![vec![Step::Open(0b111)]];
+    let mut level: Vec<Vec<Step>> = vec![vec![Step::Open(all)]];
     for depth_left in (0..=depth).rev() {
         states += level.len() as u64;
         let (next, at) = (Mutex::new(Vec::new()), AtomicUsize::new(0));

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use storage_search::{Setting, Stock, parse};
-//! let setting = Setting { blocks: 1, block_len: 128, elsewhere: false, settles: false, lies: false };
+//! let setting = Setting { blocks: 1, layout: Default::default(), block_len: 128, elsewhere: false, settles: false, lies: false, forgets: false };
 //! let steps = parse("open 012; write 0; flush; machine none; open 01; read")?;
 //! assert_eq!(Stock::default().run(setting, &steps)?, None);
 //! # Ok::<(), anyhow::Error>(())
@@ -14,6 +14,7 @@
 mod chance;
 mod disk;
 mod explore;
+mod members;
 mod model;
 mod node;
 mod regressions;

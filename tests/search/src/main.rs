@@ -10,6 +10,7 @@ use std::time::Instant;
 use storage_search::{
     Alphabet, Finding, Report, Setting, Stock, explore, parse, search, sequence, to_text,
 };
+use xgvmi_blk::Layout;
 
 const HELP: &str = "\
 Usage: storage-search [OPTIONS]
@@ -23,6 +24,7 @@ Searches the states of a block volume for broken promises: all sequences up to a
   --replay N     carries out the sequence of this seed alone, and shortens it if it fails
   --steps TEXT   carries out this sequence alone: 'open 012; write 0; kill; open 01; read'
   --blocks N     blocks of the volume for --steps (default 1)
+  --layout L     layout of the volume (default 2+1)
   --elsewhere    targets of --steps are processes of their own
   --settles      their indexes settle groups as soon as they can
   --log          shows what the product says";
@@ -39,6 +41,7 @@ struct Options {
     replay: Option<u64>,
     steps: Option<String>,
     blocks: u8,
+    layout: Layout,
     elsewhere: bool,
     settles: bool,
     log: bool,
@@ -54,6 +57,7 @@ fn options() -> Result<Option<Options>> {
         replay: None,
         steps: None,
         blocks: 1,
+        layout: Layout::HALVES,
         elsewhere: false,
         settles: false,
         log: false,
@@ -69,6 +73,13 @@ fn options() -> Result<Option<Options>> {
             Long("replay") => options.replay = Some(words.value()?.parse()?),
             Long("steps") => options.steps = Some(words.value()?.string()?),
             Long("blocks") => options.blocks = words.value()?.parse::<u8>()?.clamp(1, 3),
+            Long("layout") => {
+                let layout: Layout = words.value()?.parse_with(str::parse)?;
+                if layout.targets() > 5 {
+                    bail!("layout {layout}: the search has five targets at most");
+                }
+                options.layout = layout;
+            }
             Long("elsewhere") => options.elsewhere = true,
             Long("settles") => options.settles = true,
             Long("log") => options.log = true,
@@ -139,10 +150,12 @@ fn all(options: &Options) -> Result<bool> {
         ] {
             let setting = Setting {
                 blocks: 1,
+                layout: options.layout,
                 block_len: 128,
                 elsewhere,
                 settles,
                 lies: false,
+                forgets: false,
             };
             let found = explore(setting, alphabet, depth, &report)?;
             states += found;
@@ -163,7 +176,7 @@ fn all(options: &Options) -> Result<bool> {
             ))?;
         }
     }
-    search(options.seed, options.random, &report)?;
+    search(options.layout, options.seed, options.random, &report)?;
     for (kind, finding) in shortest(&report)? {
         tell(&format!("{kind}: {}", finding.to_line()))?;
     }
@@ -194,16 +207,18 @@ fn run() -> Result<bool> {
         storage_search::silence()?;
     }
     if let Some(seed) = options.replay {
-        let (setting, steps) = sequence(seed);
+        let (setting, steps) = sequence(seed, options.layout);
         return one(setting, &steps);
     }
     if let Some(text) = &options.steps {
         let setting = Setting {
             blocks: options.blocks,
+            layout: options.layout,
             block_len: 128,
             elsewhere: options.elsewhere,
             settles: options.settles,
             lies: false,
+            forgets: false,
         };
         return one(setting, &parse(text)?);
     }

@@ -4,7 +4,7 @@
 //! may be read, and the sets of targets that may hold the newest of them as a whole. The rules are the promises of
 //! `docs/STORAGE.md`:
 //!
-//! - A block that two targets of an opening are bound to hold is readable.
+//! - A block that enough targets of an opening are bound to hold is readable.
 //! - A value is the last acknowledged one. After a loss of power that may leave fewer than two holders, it is one since
 //!   the last flush. After a request that failed, it is the old or the new one.
 //! - A value that was read stays, unless a loss of power takes writes of the page cache away that no flush has covered.
@@ -12,29 +12,53 @@
 /// A block's two sectors.
 pub(crate) type Value = [u32; 2];
 
+/// How many targets there are, and how many of them restore a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub(crate) targets: u8,
+    pub(crate) needed: u32,
+}
+
+impl Shape {
+    /// All targets.
+    pub(crate) fn all(self) -> u8 {
+        (1 << self.targets) - 1
+    }
+
+    /// All sets with enough of `targets`.
+    fn enough_of(self, targets: u8) -> Sets {
+        self.of(|set| (set & targets).count_ones() >= self.needed)
+    }
+
+    /// All sets that fulfil a condition.
+    fn of(self, wanted: impl Fn(u8) -> bool) -> Sets {
+        let sets = (0..=self.all()).filter(|set| wanted(*set));
+        Sets(sets.fold(0, |sets, set| sets | 1 << set))
+    }
+
+    /// Those that fulfil a condition, or all sets that do if none of these does.
+    fn only(self, sets: Sets, wanted: impl Fn(u8) -> bool) -> Sets {
+        let all = self.of(wanted);
+        let both = Sets(sets.0 & all.0);
+        if both.0 == 0 { all } else { both }
+    }
+
+    /// True if enough of `targets` hold the block, whichever set it is.
+    fn are_enough(self, sets: Sets, targets: u8) -> bool {
+        sets.iter()
+            .all(|set| (set & targets).count_ones() >= self.needed)
+    }
+}
+
 /// Sets of targets as bits, each set again a bit: which sets are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Sets(u8);
-
-/// All targets.
-pub(crate) const ALL: u8 = 0b111;
+pub(crate) struct Sets(u32);
 
 impl Sets {
     const NONE: Self = Self(0);
 
-    /// All sets with two of `targets` at least.
-    fn two_of(targets: u8) -> Self {
-        Self::of(|set| (set & targets).count_ones() >= 2)
-    }
-
-    /// All sets that fulfil a condition.
-    fn of(wanted: impl Fn(u8) -> bool) -> Self {
-        let sets = (0..8u8).filter(|set| wanted(*set));
-        Self(sets.fold(0, |sets, set| sets | 1 << set))
-    }
-
     fn iter(self) -> impl Iterator<Item = u8> {
-        (0..8u8).filter(move |set| self.0 & 1 << set != 0)
+        (0..32u8).filter(move |set| self.0 & 1 << set != 0)
     }
 
     fn map(self, change: impl Fn(u8) -> u8) -> Self {
@@ -43,18 +67,6 @@ impl Sets {
 
     fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
-    }
-
-    /// Those that fulfil a condition, or all sets that do if none of these does.
-    fn only(self, wanted: impl Fn(u8) -> bool) -> Self {
-        let all = Self::of(wanted);
-        let both = Self(self.0 & all.0);
-        if both.0 == 0 { all } else { both }
-    }
-
-    /// True if at least two of `targets` hold the block, whichever set it is.
-    fn are_two_of(self, targets: u8) -> bool {
-        self.iter().all(|set| (set & targets).count_ones() >= 2)
     }
 }
 
@@ -106,9 +118,16 @@ pub(crate) struct Part {
     pub(crate) used: u8,
     /// Those that have failed meanwhile, or are full.
     pub(crate) faulty: u8,
+    /// Those whose data counted when it began.
+    pub(crate) trusted: u8,
 }
 
 impl Part {
+    /// Those that a request can rely on.
+    pub(crate) fn sound(self) -> u8 {
+        self.healthy() & self.trusted
+    }
+
     pub(crate) fn healthy(self) -> u8 {
         self.used & !self.faulty
     }
@@ -117,6 +136,7 @@ impl Part {
 /// The model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Model {
+    shape: Shape,
     /// Those of the volume, then those of each snapshot.
     blocks: Vec<Block>,
     /// Blocks of the volume.
@@ -156,11 +176,11 @@ fn add(values: &mut Vec<Value>, more: &[Value]) {
 
 impl Model {
     /// A new volume.
-    pub(crate) fn new(blocks: usize) -> Self {
+    pub(crate) fn new(blocks: usize, shape: Shape) -> Self {
         let block = Block {
             values: vec![[0; 2]],
             since: vec![[0; 2]],
-            holders: Sets::of(|set| set == ALL),
+            holders: shape.of(|set| set == shape.all()),
             dirty: 0,
             suspect: 0,
             rotten: 0,
@@ -174,13 +194,14 @@ impl Model {
             covered: Sets::NONE,
         };
         Self {
+            shape,
             blocks: vec![block; blocks],
             size: blocks,
             layered: false,
             damaged: 0,
             snapshots: Vec::new(),
             deleted: Vec::new(),
-            whole: ALL,
+            whole: shape.all(),
             cut: false,
             seen: 0,
         }
@@ -193,7 +214,7 @@ impl Model {
             true => targets & self.whole & !self.damaged,
             false => targets,
         };
-        self.blocks[block].holders.are_two_of(sure)
+        self.shape.are_enough(self.blocks[block].holders, sure)
     }
 
     /// True if a target counts as complete.
@@ -203,21 +224,24 @@ impl Model {
 
     /// True if a volume is bound to open with these targets.
     pub(crate) fn opens(&self, targets: u8) -> bool {
-        targets == ALL || (targets & self.whole).count_ones() >= 2
+        // Of others one that is absent may have gone on alone.
+        let votes = self.shape.targets == 3 && self.shape.needed == 2;
+        targets == self.shape.all() || (votes && (targets & self.whole).count_ones() >= 2)
     }
 
     /// A volume was opened. Two targets decide about a write that was cut off. If one of the three was absent or has failed
     /// meanwhile, the third one may not have it.
     pub(crate) fn opened(&mut self, part: Part) {
-        self.cut &= part.healthy() != ALL;
+        let shape = self.shape;
+        self.cut &= part.healthy() != shape.all();
         self.seen = part.used;
         for block in &mut self.blocks {
             block.written = false;
             block.due = false;
             block.undecided = false;
             block.covered = Sets::NONE;
-            if block.partial && part.healthy() != ALL {
-                block.holders = block.holders.or(Sets::two_of(part.used));
+            if block.partial && part.healthy() != shape.all() {
+                block.holders = block.holders.or(shape.enough_of(part.used));
             }
         }
     }
@@ -240,24 +264,25 @@ impl Model {
         part: Part,
         end: End,
     ) {
+        let shape = self.shape;
         let block = &mut self.blocks[block];
         let new: Vec<Value> = block.values.iter().map(|value| change(*value)).collect();
         // Those that were healthy hold it. Those that were not may.
-        let now = Sets::of(|set| set & !part.used == 0 && part.healthy() & !set == 0);
+        let now = shape.of(|set| set & !part.used == 0 && part.healthy() & !set == 0);
         match end {
             End::Done => {
                 block.values.clear();
                 block.undecided = false;
                 block.healed |= block.rotten & part.healthy();
                 block.rotten &= !part.healthy();
-                block.holders = now.only(|set| set.count_ones() >= 2);
+                block.holders = shape.only(now, |set| set.count_ones() >= shape.needed);
             }
             End::Killed if part.faulty == 0 => {
                 block.holders = block.holders.or(now);
                 block.undecided = true;
             }
             End::Killed | End::Failed => {
-                block.holders = Sets::of(|_| true);
+                block.holders = shape.of(|_| true);
                 block.undecided = true;
             }
         }
@@ -307,9 +332,10 @@ impl Model {
 
     /// Blocks of deleted snapshots may have moved to the targets in use, durably. Nothing of what they are changes.
     pub(crate) fn merged(&mut self, part: Part) {
-        let moved = Sets::of(|set| set & !part.used == 0 && part.healthy() & !set == 0);
+        let shape = self.shape;
+        let moved = shape.of(|set| set & !part.used == 0 && part.healthy() & !set == 0);
         let moved = match part.healthy().count_ones() {
-            0 | 1 => Sets::two_of(part.used),
+            few if few < shape.needed => shape.enough_of(part.used),
             _ => moved,
         };
         for block in &mut self.blocks {
@@ -336,9 +362,10 @@ impl Model {
 
     /// A flush that succeeded.
     pub(crate) fn flushed(&mut self, part: Part) {
+        let shape = self.shape;
         for block in &mut self.blocks {
             // What an earlier opening wrote and this one cannot read is not covered.
-            if !block.due && !block.holders.are_two_of(part.healthy()) {
+            if !block.due && !shape.are_enough(block.holders, part.healthy()) {
                 continue;
             }
             block.due = false;
@@ -348,9 +375,9 @@ impl Model {
             block.healed &= !part.healthy() | block.suspect;
             // Two of those that were flushed have it, whoever had it before.
             let sound = part.used & !block.suspect;
-            if !block.holders.are_two_of(sound) {
-                let kept = block.holders.0 & Sets::two_of(sound).0;
-                block.holders = Sets(kept).or(Sets::two_of(part.used)).or(block.covered);
+            if !shape.are_enough(block.holders, sound) {
+                let kept = block.holders.0 & shape.enough_of(sound).0;
+                block.holders = Sets(kept).or(shape.enough_of(part.used)).or(block.covered);
                 block.suspect = 0;
             }
             block.covered = Sets::NONE;
@@ -359,8 +386,9 @@ impl Model {
 
     /// These targets have made durable what they held, in one step that was no flush.
     pub(crate) fn synced(&mut self, targets: u8) {
+        let shape = self.shape;
         for block in self.blocks.iter_mut().filter(|block| block.due) {
-            block.covered = block.covered.or(Sets::two_of(targets));
+            block.covered = block.covered.or(shape.enough_of(targets));
         }
     }
 
@@ -376,7 +404,8 @@ impl Model {
     }
 
     /// A target has lost power, and with it what was not flushed.
-    pub(crate) fn lost_power(&mut self, target: u8) {
+    pub(crate) fn lost_power(&mut self, target: u8, trusted: u8) {
+        let shape = self.shape;
         for block in &mut self.blocks {
             block.repair_lost(target);
             block.repaired &= !target;
@@ -386,7 +415,7 @@ impl Model {
                 block.holders = block.holders.or(block.holders.map(|set| set & !target));
                 block.dirty &= !target;
                 block.suspect &= !target;
-                if !block.holders.are_two_of(ALL) {
+                if !shape.are_enough(block.holders, trusted) {
                     block.undecided = true;
                     block.values = block.since.clone();
                 }
@@ -395,13 +424,14 @@ impl Model {
     }
 
     /// A target has lost bytes that were flushed. Those that were not may be lost as by a loss of power.
-    pub(crate) fn damaged(&mut self, target: u8) {
+    pub(crate) fn damaged(&mut self, target: u8, trusted: u8) {
+        let shape = self.shape;
         self.damaged |= target;
-        self.lost_power(target);
+        self.lost_power(target, trusted);
         for block in &mut self.blocks {
             block.rotten |= target;
             if block.partial {
-                block.holders = block.holders.or(Sets::of(|set| set.count_ones() >= 2));
+                block.holders = block.holders.or(shape.enough_of(shape.all()));
             }
             block.holders = block.holders.or(block.holders.map(|set| set & !target));
         }
@@ -445,8 +475,9 @@ impl Model {
 
     /// All targets in use have been completed.
     pub(crate) fn rebuilt(&mut self, part: Part) {
+        let shape = self.shape;
         for block in &mut self.blocks {
-            if block.holders.are_two_of(part.used) {
+            if shape.are_enough(block.holders, part.used) {
                 let sound = part.used & !block.rotten;
                 block.holders = block.holders.map(|set| set | sound);
             }
@@ -457,6 +488,7 @@ impl Model {
 
     /// A read: an error if the value is none that may be there.
     pub(crate) fn read(&mut self, block: usize, value: Value, part: Part) -> Result<(), String> {
+        let shape = self.shape;
         let number = block;
         let block = &mut self.blocks[block];
         if !block.values.contains(&value) {
@@ -481,22 +513,22 @@ impl Model {
             let last = block.since.iter().rposition(|other| *other == value);
             block.since.truncate(last.map_or(0, |last| last + 1));
             add(&mut block.since, &[value]);
-            if was_sure && block.holders.are_two_of(part.used) {
+            if was_sure && shape.are_enough(block.holders, part.used) {
                 return Ok(());
             }
             // A volume knows zeros by itself.
             if value == [0; 2] {
-                block.holders = Sets::two_of(ALL);
+                block.holders = shape.enough_of(shape.all());
                 return Ok(());
             }
             // Two have anything else: which ones, nobody knows. The read may have made them so, which no sync has covered.
             let durable = match was_sure {
                 true => block.holders,
-                false => Sets::two_of(self.seen),
+                false => shape.enough_of(self.seen),
             };
             block.before = block.before.or(durable);
             block.repaired |= part.used;
-            block.holders = Sets::two_of(part.used);
+            block.holders = shape.enough_of(part.used);
         }
         Ok(())
     }

@@ -67,8 +67,13 @@ impl Node {
         self.boots.load(Ordering::Relaxed)
     }
 
-    /// Connects to it, and starts its store if there is none. Calls burn `fuse`: that of an export elsewhere.
-    pub(crate) fn connect(self: &Arc<Self>, fuse: Option<&Fuse>) -> Result<Arc<Link>> {
+    /// Connects to it, and starts its store if there is none. Calls burn `fuse`: that of an export elsewhere. One that
+    /// `forgets` stores nothing, and says that it does.
+    pub(crate) fn connect(
+        self: &Arc<Self>,
+        fuse: Option<&Fuse>,
+        forgets: bool,
+    ) -> Result<Arc<Link>> {
         let store = match self.store() {
             Some(store) => store,
             None => {
@@ -83,6 +88,7 @@ impl Node {
             node: Arc::clone(self),
             store,
             fuse: fuse.cloned(),
+            forgets,
         }))
     }
 }
@@ -94,6 +100,8 @@ pub(crate) struct Link {
     store: Arc<Store>,
     boot: u32,
     fuse: Option<Fuse>,
+    /// It stores nothing, and says that it does.
+    forgets: bool,
 }
 
 impl Link {
@@ -131,10 +139,16 @@ impl Target for Link {
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
+        if self.forgets {
+            return Ok(());
+        }
         self.store()?.prepare(block, half, keep)
     }
 
     fn commit(&self, block: u64, generation: u64) -> Result<()> {
+        if self.forgets {
+            return Ok(());
+        }
         self.store()?.commit(block, generation)
     }
 
@@ -145,6 +159,7 @@ impl Target for Link {
     fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
         // A target elsewhere gets them one by one.
         if self.fuse.is_none()
+            && !self.forgets
             && let Ok(store) = self.store()
         {
             return store.begin_all(steps);

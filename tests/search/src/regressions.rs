@@ -222,10 +222,12 @@ impl Regression {
     pub fn settings() -> [Setting; 6] {
         let with = |blocks, elsewhere, settles| Setting {
             blocks,
+            layout: Default::default(),
             block_len: 128,
             elsewhere,
             settles,
             lies: false,
+            forgets: false,
         };
         [
             with(1, false, false),

@@ -87,6 +87,7 @@ impl Finding {
         let Setting {
             blocks,
             block_len,
+            layout,
             elsewhere,
             ..
         } = self.setting;
@@ -95,7 +96,7 @@ impl Finding {
             .seed
             .map_or(String::new(), |seed| format!(" (seed {seed})"));
         format!(
-            "{blocks} blocks of {block_len} bytes, {place}: {}{seed}: {}",
+            "{layout}, {blocks} blocks of {block_len} bytes, {place}: {}{seed}: {}",
             to_text(&self.steps),
             self.detail
         )

@@ -1,6 +1,5 @@
 //! Steps with snapshots.
 
-use crate::model::ALL;
 use crate::world::{Outcome, World, violation};
 use xgvmi_blk::Volume;
 use xgvmi_blk::volume::Merge;
@@ -54,7 +53,9 @@ impl World {
         }
         let part = self.ended(part);
         self.model.merged(part);
-        let is_sound = self.damaged.is_none() && part.healthy() == ALL && self.are_readable(part);
+        let is_sound = self.damaged.is_none()
+            && part.healthy() == self.counts().all()
+            && self.are_readable(part);
         match result {
             _ if self.is_killed() || !is_sound => Ok(()),
             Ok(Merge::Done | Merge::Stuck(_)) => Ok(()),

@@ -4,7 +4,7 @@ use crate::disk::{Damage, Keep};
 use std::fmt;
 use std::str::FromStr;
 
-/// One step. Targets are 0, 1 and 2; several are a mask.
+/// One step. Targets are 0 to 4; several are a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// An export opens the volume with these targets.
@@ -69,7 +69,7 @@ pub enum Step {
 
 /// The targets of a mask.
 pub(crate) fn targets(mask: u8) -> impl Iterator<Item = u8> {
-    (0..3u8).filter(move |target| mask & 1 << target != 0)
+    (0..5u8).filter(move |target| mask & 1 << target != 0)
 }
 
 fn names(mask: u8) -> String {
@@ -144,12 +144,12 @@ impl<'a> Words<'a> {
     }
 
     fn target(&mut self) -> Option<u8> {
-        self.number(3)
+        self.number(5)
     }
 
     fn mask(&mut self) -> Option<u8> {
         let digits = self.word()?.chars();
-        let bits: Option<Vec<u8>> = digits.map(|digit| Some(1 << digit.to_digit(3)?)).collect();
+        let bits: Option<Vec<u8>> = digits.map(|digit| Some(1 << digit.to_digit(5)?)).collect();
         Some(bits?.into_iter().fold(0, |mask, bit| mask | bit))
     }
 

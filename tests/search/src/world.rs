@@ -1,7 +1,7 @@
 //! Three targets, an export and the model: carries out steps on the product's `Volume` and `Store`.
 
 use crate::disk::{Content, Disk, Fuse, random};
-use crate::model::{ALL, End, Model, Part};
+use crate::model::{End, Model, Part, Shape as Counts};
 use crate::node::Node;
 use crate::step::{Step, targets};
 use std::collections::hash_map::DefaultHasher;
@@ -9,13 +9,15 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use xgvmi_blk::error::{BlkError, Result};
 use xgvmi_blk::store::{NewTarget, Shape};
-use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume, operate};
+use xgvmi_blk::{Geometry, Id, Layout, Store, Target, Volume};
 
 /// What a sequence starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     /// Blocks of the volume, 1 to 3.
     pub blocks: u8,
+    /// How data is spread, on five targets at most.
+    pub layout: Layout,
     /// Bytes of a block.
     pub block_len: u16,
     /// The targets are processes of their own. Otherwise they are files of the export, which end with it.
@@ -24,6 +26,25 @@ pub struct Setting {
     pub settles: bool,
     /// Syncs have no effect: disks that break their own promise, to see that the search finds it.
     pub lies: bool,
+    /// Target 0 answers that it has what it has not: writes are acknowledged with a part fewer, to see that the search finds it.
+    pub forgets: bool,
+}
+
+impl Setting {
+    pub(crate) fn counts(self) -> Counts {
+        // Cannot be cut: five at most.
+        let [targets, needed] = [self.layout.targets(), self.layout.needed()]
+            .map(|count| u8::try_from(count).unwrap_or(5));
+        Counts {
+            targets,
+            needed: needed.into(),
+        }
+    }
+}
+
+const NAMES: [&str; 5] = ["0", "1", "2", "3", "4"];
+fn trusted_by(volume: &Volume) -> u8 {
+    u8::try_from(volume.trusted()).unwrap_or(u8::MAX)
 }
 
 /// A broken promise.
@@ -47,10 +68,10 @@ pub(crate) fn violation<T>(kind: &'static str, detail: impl Into<String>) -> Out
 /// Disks of new volumes: making them takes longer than a sequence.
 #[derive(Debug)]
 pub struct Fresh {
-    setting: Setting,
-    disks: [Content; 3],
+    pub(crate) setting: Setting,
+    disks: Vec<Content>,
     /// New targets, to replace those.
-    spares: Arc<[Content; 3]>,
+    pub(crate) spares: Arc<Vec<Content>>,
 }
 
 impl Fresh {
@@ -66,10 +87,10 @@ impl Fresh {
         })
     }
 
-    fn disks(setting: Setting, complete: bool) -> Result<[Content; 3]> {
+    fn disks(setting: Setting, complete: bool) -> Result<Vec<Content>> {
         let fuse = Fuse::new();
-        let mut disks: [Content; 3] = Default::default();
-        for role in Role::ALL {
+        let mut disks = Vec::new();
+        for role in setting.layout.roles() {
             let disk = Disk::new(Content::default(), &fuse);
             let geometry = Geometry::new(setting.block_len.into(), setting.blocks.into())?;
             let new = NewTarget {
@@ -85,8 +106,9 @@ impl Fresh {
             };
             let disk_of = Box::new(disk.clone());
             drop(Store::create_with("new", disk_of, new, shape, None)?);
-            disks[role.index()] = disk.content().clone();
-            disks[role.index()].faults.lies = setting.lies;
+            let mut content = disk.content().clone();
+            content.faults.lies = setting.lies;
+            disks.push(content);
         }
         Ok(disks)
     }
@@ -95,21 +117,23 @@ impl Fresh {
 /// Everything.
 #[derive(Debug)]
 pub struct World {
-    setting: Setting,
-    nodes: [Arc<Node>; 3],
-    spares: Arc<[Content; 3]>,
+    pub(crate) setting: Setting,
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) spares: Arc<Vec<Content>>,
     /// Targets that have been replaced, or those that have replaced them, as far as they are not in `nodes`.
-    others: [Option<Arc<Node>>; 3],
+    pub(crate) others: Vec<Option<Arc<Node>>>,
     /// Places whose new target is used up.
-    spent: u8,
+    pub(crate) spent: u8,
     /// Places in which the target is that was replaced.
-    stale: u8,
+    pub(crate) stale: u8,
     /// Places whose replacement was cut off: the others may believe that another target has the place.
-    doubted: u8,
+    pub(crate) doubted: u8,
     /// Boots of the targets in use when they were connected.
-    links: [Option<u32>; 3],
-    volume: Option<Volume>,
-    fuse: Fuse,
+    pub(crate) links: Vec<Option<u32>>,
+    /// The targets whose data counts, as the last export knew.
+    trusted: u8,
+    pub(crate) volume: Option<Volume>,
+    pub(crate) fuse: Fuse,
     pub(crate) model: Model,
     pub(crate) version: u32,
     /// Blocks that the volume is bound to have.
@@ -153,28 +177,30 @@ impl World {
     pub fn new(fresh: &Fresh) -> Self {
         let setting = fresh.setting;
         let fuse = Fuse::new();
-        let names = ["data_1", "data_2", "data_p"];
-        let nodes = std::array::from_fn(|at| {
+        let counts = setting.counts();
+        let targets = setting.layout.targets();
+        let node = |at: usize| {
             // A target elsewhere survives the export.
             let of_disk = if setting.elsewhere {
                 Fuse::new()
             } else {
                 fuse.clone()
             };
-            Node::new(names[at], Disk::new(fresh.disks[at].clone(), &of_disk))
-        });
+            Node::new(NAMES[at], Disk::new(fresh.disks[at].clone(), &of_disk))
+        };
         Self {
             setting,
-            nodes,
+            nodes: (0..targets).map(node).collect(),
             spares: Arc::clone(&fresh.spares),
-            others: [const { None }; 3],
+            others: vec![None; targets],
             spent: 0,
             stale: 0,
             doubted: 0,
-            links: [None; 3],
+            links: vec![None; targets],
+            trusted: counts.all(),
             volume: None,
             fuse,
-            model: Model::new(setting.blocks.into()),
+            model: Model::new(setting.blocks.into(), counts),
             version: 0,
             size: setting.blocks.into(),
             damaged: None,
@@ -182,7 +208,11 @@ impl World {
         }
     }
 
-    fn node(&self, target: u8) -> &Arc<Node> {
+    pub(crate) fn counts(&self) -> Counts {
+        self.setting.counts()
+    }
+
+    pub(crate) fn node(&self, target: u8) -> &Arc<Node> {
         &self.nodes[usize::from(target)]
     }
 
@@ -202,8 +232,18 @@ impl World {
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        let live = [0, 1, 2].map(|at| self.links[at].map(|boot| self.nodes[at].serves(boot)));
-        (live, self.version, self.size, self.damaged, &self.model).hash(&mut hasher);
+        let nodes = self.links.iter().zip(&self.nodes);
+        let live = nodes.map(|(link, node)| link.map(|boot| node.serves(boot)));
+        let live: Vec<_> = live.collect();
+        (
+            live,
+            self.trusted,
+            self.version,
+            self.size,
+            self.damaged,
+            &self.model,
+        )
+            .hash(&mut hasher);
         self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
         (self.spent, self.stale, self.doubted).hash(&mut hasher);
         for node in self.nodes.iter().chain(self.others.iter().flatten()) {
@@ -222,13 +262,17 @@ impl World {
             let serves = self.links[at].is_some_and(|boot| node.serves(boot));
             used |= u8::from(serves && present.iter().any(|name| name == node.name())) << at;
         }
-        Part { used, faulty: 0 }
+        Part {
+            used,
+            faulty: 0,
+            trusted: trusted_by(volume),
+        }
     }
 
     /// The targets of a step that has ended, and what has failed in it.
     pub(crate) fn ended(&mut self, mut part: Part) -> Part {
         let mut synced = 0;
-        for target in 0..3 {
+        for target in 0..self.counts().targets {
             let node = Arc::clone(self.node(target));
             let faults = &mut node.disk.content().faults;
             if faults.met || faults.full || node.disk.own().is_burnt() {
@@ -265,8 +309,9 @@ impl World {
         let burnt = |world: &Self| {
             let own = world
                 .nodes
-                .each_ref()
-                .map(|node| node.disk.own().is_burnt());
+                .iter()
+                .map(|node| node.disk.own().is_burnt())
+                .collect::<Vec<_>>();
             (world.is_killed(), own)
         };
         let before = burnt(self);
@@ -291,6 +336,25 @@ impl World {
     }
 
     fn apply(&mut self, step: Step) -> Outcome {
+        let all = self.counts().all();
+        let step = match step {
+            Step::Restart(mask) => Step::Restart(mask & all),
+            Step::Power(mask, keep) => Step::Power(mask & all, keep),
+            Step::DieAt(target, _)
+            | Step::SyncFails(target)
+            | Step::SyncFull(target)
+            | Step::Full(target)
+            | Step::Space(target)
+            | Step::Swap(target)
+            | Step::Damage(target, ..)
+            | Step::Attach(target)
+            | Step::Replace(target)
+                if all & 1 << target == 0 =>
+            {
+                return Ok(());
+            }
+            step => step,
+        };
         match step {
             Step::Open(mask) => return self.open(mask),
             Step::Restart(mask) => {
@@ -300,12 +364,12 @@ impl World {
                 for target in targets(mask) {
                     self.node(target).stop();
                     self.node(target).disk.content().lose_power(keep);
-                    self.model.lost_power(1 << target);
+                    self.model.lost_power(1 << target, self.trusted);
                 }
             }
             Step::Machine(keep) => {
                 self.close();
-                return self.apply(Step::Power(ALL, keep));
+                return self.apply(Step::Power(self.counts().all(), keep));
             }
             Step::KillAt(at) => self.fuse.set(u32::from(at) + 1),
             Step::DieAt(target, at) => self.node(target).disk.own().set(u32::from(at) + 1),
@@ -328,7 +392,7 @@ impl World {
                 if !self.node(target).disk.content().damage(nth, damage) {
                     return Ok(());
                 }
-                self.model.damaged(1 << target);
+                self.model.damaged(1 << target, self.trusted);
             }
             _ => return self.request(step),
         }
@@ -341,6 +405,7 @@ impl World {
             return Ok(());
         };
         let done = self.of_volume(&volume, step);
+        self.trusted = trusted_by(&volume);
         self.volume = Some(volume);
         if matches!(step, Step::Kill | Step::Term) {
             self.close();
@@ -361,7 +426,7 @@ impl World {
             Step::Attach(target) => self.attach(volume, target),
             Step::Rebuild => self.rebuild(volume),
             Step::Keep => {
-                for target in 0..3 {
+                for target in 0..self.counts().targets {
                     self.attach(volume, target)?;
                 }
                 self.rebuild(volume)
@@ -379,19 +444,20 @@ impl World {
     /// The export has ended.
     fn close(&mut self) {
         self.volume = None;
-        self.links = [None; 3];
+        self.links.fill(None);
         if !self.setting.elsewhere {
             self.nodes.iter().for_each(|node| node.close());
         }
     }
 
-    fn connect(&mut self, target: u8) -> Result<Arc<dyn Target>> {
+    pub(crate) fn connect(&mut self, target: u8) -> Result<Arc<dyn Target>> {
         let node = Arc::clone(self.node(target));
         if !self.setting.elsewhere {
             node.close();
         }
         let fuse = self.setting.elsewhere.then_some(&self.fuse);
-        let link = node.connect(fuse)?;
+        let forgets = self.setting.forgets && target == 0;
+        let link = node.connect(fuse, forgets)?;
         self.links[usize::from(target)] = Some(node.boots());
         Ok(link)
     }
@@ -402,13 +468,14 @@ impl World {
             return Ok(());
         }
         let mut found = Vec::new();
-        for target in targets(mask) {
+        for target in targets(mask & self.counts().all()) {
             found.extend(self.connect(target));
         }
         let result = Volume::open(found);
         let part = self.ended(Part {
-            used: mask & !self.stale,
+            used: mask & !self.stale & self.counts().all(),
             faulty: 0,
+            trusted: self.trusted,
         });
         self.model.opened(part);
         if self.is_killed() || result.is_err() {
@@ -417,6 +484,7 @@ impl World {
         match result {
             Ok(volume) => {
                 let size = volume.geometry().blocks();
+                self.trusted = trusted_by(&volume);
                 self.volume = Some(volume);
                 if size < self.size {
                     return violation("smaller", format!("{size} of {} blocks", self.size));
@@ -458,10 +526,16 @@ impl World {
             error,
             BlkError::TooFewTargets { .. } | BlkError::Lost { .. } | BlkError::Offline(_)
         );
-        if wants_target && volume.present().len() < 3 && !volume.waits_for_return() {
+        if wants_target
+            && volume.present().len() < self.setting.layout.targets()
+            && !volume.waits_for_return()
+        {
             return violation("no wait", format!("it fails at once: {error}"));
         }
-        if readable && part.healthy().count_ones() >= 2 {
+        // If the damage is at the only ones that decide, nobody knows what counts.
+        let decide = part.trusted & !self.damaged.map_or(0, |damaged| 1 << damaged);
+        let knows = self.setting.layout == Layout::HALVES || decide != 0;
+        if readable && knows && part.sound().count_ones() >= self.counts().needed {
             return violation("refused", error.to_string());
         }
         Ok(())
@@ -659,141 +733,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    fn attach(&mut self, volume: &Volume, target: u8) -> Outcome {
-        let name = self.node(target).name();
-        if volume.present().iter().any(|present| present == name) {
-            return Ok(());
-        }
-        let part = self.part(volume);
-        let result = self
-            .connect(target)
-            .and_then(|target| volume.attach(target));
-        let mut part = self.ended(part);
-        if self.stale & 1 << target != 0 {
-            return match result {
-                Ok(_) => violation("replaced", "it is used again"),
-                Err(_) => Ok(()),
-            };
-        }
-        self.model.returns(1 << target);
-        part.used |= 1 << target;
-        // One that has taken a place since the targets were equal does not know alone what nobody has looked up. Until it
-        // holds everything, it takes two others.
-        let has_place = self.others[usize::from(target)].is_some();
-        let others = if self.model.is_whole(target) { 1 } else { 2 };
-        let is_alone = has_place && volume.present().len() < others;
-        match result {
-            Err(error)
-                if !self.is_killed()
-                    && !is_alone
-                    && (part.faulty | self.doubted) & 1 << target == 0
-                    && self.model.is_return_sure() =>
-            {
-                violation("no return", error.to_string())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Puts a new target in the place of one, as `xgvmi-blk ctl replace` does.
-    fn replace(&mut self, volume: &Volume, target: u8) -> Outcome {
-        let (at, bit) = (usize::from(target), 1 << target);
-        if self.spent & bit != 0 {
-            return Ok(());
-        }
-        self.spent |= bit;
-        let part = self.part(volume);
-        let names = ["new_1", "new_2", "new_p"];
-        let of_disk = match self.setting.elsewhere {
-            true => Fuse::new(),
-            false => self.fuse.clone(),
-        };
-        let new = Node::new(names[at], Disk::new(self.spares[at].clone(), &of_disk));
-        let fuse = self.setting.elsewhere.then_some(&self.fuse);
-        let link = new.connect(fuse);
-        let result = link.and_then(|link| volume.replace(link));
-        if new.has_replaced() {
-            self.links[at] = Some(new.boots());
-            self.others[at] = Some(std::mem::replace(&mut self.nodes[at], new));
-            self.ended(part);
-            self.model.replaced(bit);
-            return Ok(());
-        }
-        // The new one, which is told last, does not know that it has the place: it is not used.
-        self.ended(part);
-        self.model.doubted(bit);
-        self.doubted |= bit;
-        match result {
-            Ok(_) if !self.is_killed() => violation("replaced", "the new target does not know"),
-            _ => Ok(()),
-        }
-    }
-
-    /// Places in which a new target is, or was.
-    #[must_use]
-    pub fn replaced(&self) -> usize {
-        self.others.iter().flatten().count()
-    }
-
-    /// An operator names the wrong one of two targets.
-    fn swap(&mut self, target: u8) {
-        let at = usize::from(target);
-        if self.volume.is_some() {
-            return;
-        }
-        if let Some(other) = &mut self.others[at] {
-            std::mem::swap(other, &mut self.nodes[at]);
-            other.stop();
-            self.nodes[at].stop();
-            self.stale ^= 1 << target;
-        }
-    }
-
-    fn rebuild(&mut self, volume: &Volume) -> Outcome {
-        let part = self.part(volume);
-        // One that has stopped and is still in use is found now.
-        let all_answer = volume.present().len() == part.used.count_ones() as usize;
-        let result = operate::rebuild(volume);
-        let part = self.ended(part);
-        // A replacement takes one away of those that say what was never written, and damage another one.
-        let tells = self.damaged.is_none() || self.spent == 0;
-        let is_sound = all_answer && tells && part.faulty == 0 && part.used.count_ones() >= 2;
-        // What a snapshot has, the targets of its block may not.
-        let is_sound = is_sound && (!self.model.has_layers() || part.healthy() == ALL);
-        if self.is_killed() {
-            return Ok(());
-        }
-        match result {
-            Ok(()) => {
-                let used = part.healthy();
-                self.model.rebuilt(Part { used, ..part });
-                Ok(())
-            }
-            Err(error) if is_sound && self.are_readable(part) => {
-                violation("no rebuild", format!("{error:#}"))
-            }
-            Err(_) => Ok(()),
-        }
-    }
-
-    fn scrub(&mut self, volume: &Volume) -> Outcome {
-        let part = self.part(volume);
-        let result = volume.scrub();
-        let part = self.ended(part);
-        match result {
-            Err(error)
-                if !self.is_killed() && part.healthy().count_ones() >= 2 && part.faulty == 0 =>
-            {
-                violation("no scrub", error.to_string())
-            }
-            Ok(_) if !self.is_killed() => {
-                // It ends with a flush.
-                self.model.flushed(part);
-                Ok(())
-            }
-            _ => Ok(()),
-        }
     }
 }

@@ -5,6 +5,8 @@ use storage_search::{
     to_text,
 };
 
+use xgvmi_blk::Layout;
+
 #[test]
 fn sequences_that_broke_a_promise_keep_all_of_them() {
     storage_search::silence().unwrap();
@@ -30,12 +32,12 @@ fn sequences_that_broke_a_promise_keep_all_of_them() {
 #[test]
 fn steps_come_back_from_their_text() {
     for seed in 0..2000 {
-        let (_, steps) = storage_search::sequence(seed);
+        let (_, steps) = storage_search::sequence(seed, Layout::HALVES);
         let text = to_text(&steps);
         assert_eq!(parse(&text).unwrap(), steps, "{text}");
     }
     for text in [
-        "open 3",
+        "open 5",
         "write",
         "write 9",
         "power 0",
@@ -56,10 +58,12 @@ fn a_target_is_replaced_and_named_again() {
     for elsewhere in [false, true] {
         let setting = Setting {
             blocks: 1,
+            layout: Default::default(),
             block_len: 128,
             elsewhere,
             settles: false,
             lies: false,
+            forgets: false,
         };
         let mut world = World::new(&Fresh::new(setting).unwrap());
         for step in parse(steps).unwrap() {
@@ -70,6 +74,37 @@ fn a_target_is_replaced_and_named_again() {
     }
 }
 
+/// The other layouts keep their promises, and an acknowledgement with a part fewer breaks one.
+#[test]
+fn the_search_finds_writes_with_a_part_fewer_in_each_layout() {
+    storage_search::silence().unwrap();
+    for (layout, depth) in [
+        ("mirror-2", 2),
+        ("mirror-3", 2),
+        ("2+1", 2),
+        ("2+2", 1),
+        ("3+2", 1),
+    ] {
+        for forgets in [false, true] {
+            let setting = Setting {
+                blocks: 1,
+                layout: layout.parse().unwrap(),
+                block_len: 128,
+                elsewhere: true,
+                settles: false,
+                lies: false,
+                forgets,
+            };
+            let report = Report::default();
+            // The defect shows when another target is gone.
+            let depth = depth + u32::from(forgets && depth == 1);
+            explore(setting, Alphabet::Core, depth, &report).unwrap();
+            let found = report.findings();
+            assert_eq!(!found.is_empty(), forgets, "{layout} {forgets}: {found:?}");
+        }
+    }
+}
+
 /// Disks that ignore syncs break the promise of each flush.
 #[test]
 fn the_search_finds_disks_that_lie() {
@@ -77,10 +112,12 @@ fn the_search_finds_disks_that_lie() {
     for (lies, finds) in [(false, false), (true, true)] {
         let setting = Setting {
             blocks: 1,
+            layout: Default::default(),
             block_len: 128,
             elsewhere: false,
             settles: false,
             lies,
+            forgets: false,
         };
         let report = Report::default();
         let states = explore(setting, Alphabet::Core, 3, &report).unwrap();

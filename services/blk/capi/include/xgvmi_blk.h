@@ -39,7 +39,7 @@ struct xgvmi_blk_options {
     const char *key_file;          /* file with the key of an encrypted volume */
 };
 
-/* Opens the volume on one to three targets, in any order: files, or "tcp:HOST:PORT". `options` may be NULL. */
+/* Opens the volume on one to eleven targets, in any order: files, or "tcp:HOST:PORT". `options` may be NULL. */
 int xgvmi_blk_open(const char *const *targets, size_t count, const struct xgvmi_blk_options *options,
                    struct xgvmi_blk **volume);
 

@@ -15,7 +15,7 @@ use xgvmi_blk::operate::{OpenArgs, Opener, initiator_secret};
 use xgvmi_blk::{BlkError, Volume, client};
 
 /// Most targets of a volume.
-const TARGETS_MAX: usize = 3;
+const TARGETS_MAX: usize = xgvmi_blk::geometry::TARGETS_MAX;
 
 /// A volume that is open.
 #[derive(Debug)]
@@ -287,7 +287,7 @@ unsafe fn arguments(
     options: *const XgvmiBlkOptions,
 ) -> Result<(Vec<String>, OpenArgs), Failure> {
     if targets.is_null() || !(1..=TARGETS_MAX).contains(&count) {
-        return Err(Failure::invalid("give one to three targets"));
+        return Err(Failure::invalid("give one to eleven targets"));
     }
     // SAFETY: `count` pointers, which the caller promises.
     let targets = unsafe { std::slice::from_raw_parts(targets, count) };

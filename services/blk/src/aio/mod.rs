@@ -12,7 +12,7 @@
 //! # std::fs::create_dir_all(&directory)?;
 //! # let geometry = Geometry::of_size(4096, 1 << 20)?;
 //! # let mut targets: Vec<Arc<dyn Target>> = Vec::new();
-//! # for role in Role::ALL {
+//! # for role in Role::HALVES {
 //! #     let new = NewTarget { geometry, role, volume: Id([7; 16]), complete: true };
 //! #     targets.push(Arc::new(Store::create_file(&directory.join(role.to_string()), new, None)?));
 //! # }

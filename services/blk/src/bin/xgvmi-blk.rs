@@ -1,20 +1,20 @@
-//! `xgvmi-blk`: volumes of three targets, and their export to block clients; see `docs/STORAGE.md`.
+//! `xgvmi-blk`: volumes of several targets, and their export to block clients; see `docs/STORAGE.md`.
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use xgvmi_blk::geometry::TARGETS;
+use xgvmi_blk::geometry::TARGETS_MAX;
 use xgvmi_blk::operate::{
     self, ControlArgs, ExportArgs, OpenArgs, Opener, ServiceArgs, StatusArgs, TargetArgs,
     create_store, new_id, rebuild,
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::volume::VolumeStatus;
-use xgvmi_blk::{Geometry, KeyFile, Role, Volume, sbc};
+use xgvmi_blk::{Geometry, KeyFile, Layout, Role, Volume, sbc};
 use xgvmi_daemon::options::{bytes, parse};
 
-/// Block storage over three targets: compressed blocks in two halves and their parity. Two targets are enough.
+/// Block storage over several targets: compressed blocks in parts and their parity, or copies.
 #[derive(Debug, Parser)]
 #[command(name = "xgvmi-blk", version)]
 struct Cli {
@@ -53,9 +53,9 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// Files of data_1, data_2 and data_p, which must not exist; block devices; or nbd:SOCKET of an NBD server, whose export is
-    /// zero.
-    #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
+    /// Files of data_1, data_2 and data_p, or of the roles of --layout, which must not exist; block devices; or nbd:SOCKET of an
+    /// NBD server, whose export is zero.
+    #[arg(required = true, num_args = 1..=TARGETS_MAX, value_name = "FILE")]
     targets: Vec<String>,
     /// Size of the volume in bytes, or with K, M, G, T.
     #[arg(long, required_unless_present = "like", value_parser = bytes)]
@@ -63,6 +63,9 @@ struct CreateArgs {
     /// Bytes of a block: a multiple of 64, up to 1 MiB.
     #[arg(long, default_value = "4096", value_parser = bytes)]
     block_size: u64,
+    /// How data is spread: 2+1 (two halves and parity), mirror-2 or mirror-3.
+    #[arg(long, default_value_t = Layout::HALVES, value_name = "LAYOUT", conflicts_with = "like")]
+    layout: Layout,
     /// Create one new target of the volume of this target, or of the export or service with this status socket.
     #[arg(long, value_name = "FILE", conflicts_with = "size", requires = "role")]
     like: Option<PathBuf>,
@@ -73,14 +76,14 @@ struct CreateArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "like")]
     key_file: Option<PathBuf>,
     /// Role of the new target.
-    #[arg(long, value_parser = role, value_name = "data_1|data_2|data_p", requires = "like")]
-    role: Option<Role>,
+    #[arg(long, value_name = "ROLE", requires = "like")]
+    role: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct VolumeArgs {
     /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
-    #[arg(required = true, num_args = 1..=3, value_name = "TARGET")]
+    #[arg(required = true, num_args = 1..=TARGETS_MAX, value_name = "TARGET")]
     targets: Vec<String>,
     #[command(flatten)]
     open: OpenArgs,
@@ -160,9 +163,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn role(text: &str) -> Result<Role, String> {
-    let of_name = Role::ALL.into_iter().find(|role| role.to_string() == text);
-    of_name.ok_or_else(|| "give data_1, data_2 or data_p".to_owned())
+fn role(layout: Layout, name: &str) -> Result<Role> {
+    layout.role_named(name).with_context(|| {
+        let names: Vec<String> = layout.roles().map(|role| role.to_string()).collect();
+        format!("role {name}: give {}", names.join(", "))
+    })
 }
 
 fn block_size(bytes: u64) -> Result<u32> {
@@ -170,23 +175,30 @@ fn block_size(bytes: u64) -> Result<u32> {
 }
 
 fn create(args: &CreateArgs) -> Result<()> {
-    let (news, volume, wrapping) = match (&args.like, args.role, args.size) {
-        (Some(like), Some(role), _) => {
+    let (news, volume, wrapping) = match (&args.like, &args.role, args.size) {
+        (Some(like), Some(name), _) => {
             if args.targets.len() != 1 {
                 bail!("--like creates one target: give one file");
             }
-            let (geometry, volume, wrapping) = operate::like(like)?;
+            let (geometry, layout, volume, wrapping) = operate::like(like)?;
             let new = NewTarget {
                 geometry,
-                role,
+                role: role(layout, name)?,
                 volume,
                 complete: false,
             };
             (vec![new], volume, wrapping)
         }
         (_, _, Some(size)) => {
-            if args.targets.len() != TARGETS {
-                bail!("a new volume has three targets: give three files");
+            let layout = args.layout;
+            if layout != Layout::HALVES && !layout.is_mirror() {
+                bail!("layout {layout}: no volume can have it yet: give 2+1, mirror-2 or mirror-3");
+            }
+            if args.targets.len() != layout.targets() {
+                bail!(
+                    "a new volume of layout {layout} has {} targets: give as many files",
+                    layout.targets()
+                );
             }
             let geometry = Geometry::of_size(block_size(args.block_size)?, size)?;
             let volume = new_id()?;
@@ -198,7 +210,7 @@ fn create(args: &CreateArgs) -> Result<()> {
             };
             let key = args.key_file.as_deref().map(KeyFile::read).transpose()?;
             let wrapping = key.map(|key| key.new_wrapping(volume)).transpose()?;
-            (Role::ALL.map(new).to_vec(), volume, wrapping)
+            (layout.roles().map(new).collect(), volume, wrapping)
         }
         _ => bail!("give --size, or --like and --role"),
     };
@@ -268,7 +280,7 @@ fn convert(command: &SbcCommand) -> Result<()> {
             let bytes = paths.map(|path| path.map(read).transpose());
             let [first, second, parity] = bytes;
             let bytes = [first?, second?, parity?];
-            let mut files = [None; TARGETS];
+            let mut files = [None; 3];
             for ((file, bytes), path) in files.iter_mut().zip(&bytes).zip(paths) {
                 if let (Some(bytes), Some(path)) = (bytes, path) {
                     *file = Some(sbc::parse(bytes).with_context(|| path.display().to_string())?);

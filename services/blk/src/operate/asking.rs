@@ -2,7 +2,7 @@
 
 use super::status::{Status, StatusArgs};
 use crate::encryption::Wrapping;
-use crate::geometry::{Geometry, Id};
+use crate::geometry::{Geometry, Id, Layout};
 use crate::store::{Store, Target as _};
 use anyhow::{Context as _, Result, bail};
 use std::os::unix::fs::FileTypeExt as _;
@@ -31,16 +31,22 @@ pub fn show_status(args: &StatusArgs) -> Result<String> {
     Ok(args.form.format(&answer, &state))
 }
 
-/// Size and identifier of the volume of a target file, or of a running process with this status socket; and the wrapped key, which
-/// a process gives its targets itself.
+/// Size, layout and identifier of the volume of a target file, or of a running process with this status socket; and the wrapped
+/// key, which a process gives its targets itself.
 ///
 /// # Errors
 /// It is neither.
-pub fn like(path: &Path) -> Result<(Geometry, Id, Option<Wrapping>)> {
+pub fn like(path: &Path) -> Result<(Geometry, Layout, Id, Option<Wrapping>)> {
     let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
     if !path.metadata().is_ok_and(is_socket) {
         let identity = Store::open_file(path, None)?.identity();
-        return Ok((identity.geometry, identity.volume, identity.wrapping));
+        let layout = identity.role.layout();
+        return Ok((
+            identity.geometry,
+            layout,
+            identity.volume,
+            identity.wrapping,
+        ));
     }
     let (_, state) = ask_for::<Status>(path)?;
     if !state.named().is_empty() {
@@ -53,7 +59,9 @@ pub fn like(path: &Path) -> Result<(Geometry, Id, Option<Wrapping>)> {
     let volume = volume.with_context(|| path.display().to_string())?;
     let id = u128::from_str_radix(&volume.volume, 16).context("the volume's identifier")?;
     let geometry = Geometry::of_size(volume.block_size, volume.size)?;
-    Ok((geometry, Id(id.to_be_bytes()), None))
+    let names = volume.targets.iter().map(|target| &target.role[..]);
+    let layout = Layout::of_names(names).context("the roles of the volume's targets")?;
+    Ok((geometry, layout, Id(id.to_be_bytes()), None))
 }
 
 /// The status socket of a running process, and its state.

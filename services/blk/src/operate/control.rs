@@ -6,7 +6,6 @@ use super::status::Status;
 use super::volumes::Volumes;
 use super::{asking, status::StatusArgs};
 use crate::encryption::KeyFile;
-use crate::geometry::Role;
 use crate::say::say;
 use crate::volume::{Pace, Volume};
 use anyhow::{Context as _, Result, bail};
@@ -268,8 +267,9 @@ fn scrub(volume: &Arc<Volume>, rate: u64) -> Result<String> {
     };
     let thread = Builder::new().name("scrub".to_owned());
     thread.spawn(work).context("cannot start a thread")?;
-    let present = Role::ALL
-        .into_iter()
+    let present = volume
+        .layout()
+        .roles()
         .filter(|role| volume.used(*role).is_some());
     Ok(format!(
         "the scrub of {} targets has begun",

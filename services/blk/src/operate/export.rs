@@ -13,7 +13,7 @@ use super::status::{ExportStatus, Status};
 use super::volumes::Volumes;
 use crate::client;
 use crate::disk::Disk;
-use crate::geometry::{Geometry, Role};
+use crate::geometry::{Geometry, Layout};
 use crate::say::say;
 use crate::store::{MemoryMedium, NewTarget, Shape, Store, Target};
 use crate::volume::Volume;
@@ -138,7 +138,7 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
     let geometry = Geometry::of_size(block_size, size)?;
     let volume = new_id()?;
     let mut stores: Vec<Arc<dyn Target>> = Vec::new();
-    for role in Role::ALL {
+    for role in Layout::HALVES.roles() {
         let new = NewTarget {
             geometry,
             role,

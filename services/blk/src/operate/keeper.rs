@@ -2,7 +2,7 @@
 
 use super::opener::{Opener, rebuild_one};
 use crate::error::BlkError;
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{PerTarget, Role};
 use crate::say::say;
 use crate::volume::Volume;
 use anyhow::{Context as _, Result};
@@ -15,12 +15,6 @@ use std::time::{Duration, Instant};
 const RETURN: Duration = Duration::from_secs(1);
 /// Shortest and longest time until a rebuild that has failed is tried again, if the target has not freed space before.
 const REBUILD_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// Names of rebuilds in messages.
-const REBUILD: [&str; TARGETS] = [
-    "rebuild of data_1",
-    "rebuild of data_2",
-    "rebuild of data_p",
-];
 
 /// What keeps a volume complete. One thread looks for absent targets and starts a thread for each attempt: a target that
 /// does not answer delays no other one. Another thread completes targets.
@@ -36,7 +30,7 @@ struct State {
     attempts: HashMap<String, Attempt>,
     /// The last error of each kind.
     told: HashMap<String, String>,
-    failed: [Option<Failed>; TARGETS],
+    failed: PerTarget<Option<Failed>>,
 }
 
 /// Attempts to take a target back.
@@ -66,7 +60,10 @@ pub(super) fn keep(opener: &Arc<Opener>, volume: &Arc<Volume>) -> Result<()> {
     let keeper = Arc::new(Keeper {
         opener: Arc::clone(opener),
         volume: Arc::clone(volume),
-        state: Mutex::default(),
+        state: Mutex::new(State {
+            failed: volume.layout().map(|_| None),
+            ..State::default()
+        }),
     });
     let completes = Arc::clone(&keeper);
     start("keeper", move || keeper.take_back())?;
@@ -145,7 +142,7 @@ impl Keeper {
             Some(Ok(role)) => {
                 state.attempts.remove(name);
                 // What could not be read before may be there now.
-                state.failed = [None; TARGETS];
+                state.failed.fill(None);
                 say(format_args!("{role} is used again: {name}"));
                 if self.volume.is_complete(role) {
                     say(format_args!("{role} is complete: it lacks nothing"));
@@ -159,7 +156,7 @@ impl Keeper {
     /// Completes targets that lack blocks, until then.
     fn complete(&self) {
         while !self.volume.is_superseded() {
-            for role in Role::ALL {
+            for role in self.volume.layout().roles() {
                 let failed = self.state().failed[role.index()];
                 if let Some(used) = wants_rebuild(&self.volume, role, failed) {
                     let rebuilt = rebuild_one(&self.volume, role).map_err(explained);
@@ -170,7 +167,7 @@ impl Keeper {
                         at: Instant::now(),
                         again: failed.map_or(shortest, |failed| longest.min(2 * failed.again)),
                     });
-                    state.tell_once(REBUILD[role.index()], rebuilt);
+                    state.tell_once(&format!("rebuild of {role}"), rebuilt);
                 }
             }
             std::thread::sleep(RETURN);

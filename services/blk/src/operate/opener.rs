@@ -26,6 +26,7 @@ pub struct Opener {
     capacity: Option<u64>,
     direct: bool,
     key: Option<KeyFile>,
+    without_absent: bool,
     remote: Address,
     pub(super) outage_limit: Duration,
 }
@@ -43,6 +44,7 @@ impl Opener {
             capacity: args.capacity,
             direct: args.direct == Some(true),
             key: args.key_file.as_deref().map(KeyFile::read).transpose()?,
+            without_absent: args.without_absent,
             remote: Address {
                 address: String::new(),
                 secret,
@@ -132,7 +134,14 @@ impl Opener {
 
     /// As [`Opener::open_volume`]. Tells of targets that are not there, if it is wanted.
     pub(super) fn try_open(&self, tells: bool) -> Result<Volume, BlkError> {
-        Volume::open_with(self.find(tells)?, self.key.as_ref())
+        self.open_found(self.find(tells)?)
+    }
+
+    fn open_found(&self, found: Vec<Arc<dyn Target>>) -> Result<Volume, BlkError> {
+        match self.without_absent {
+            true => Volume::open_without_absent(found, self.key.as_ref()),
+            false => Volume::open_with(found, self.key.as_ref()),
+        }
     }
 
     /// As [`Opener::open_volume`]. If a target that the opening needs is lost meanwhile, waits for its return as requests do,
@@ -142,7 +151,7 @@ impl Opener {
         loop {
             let opened = match self.find(lost_at.is_none()) {
                 Err(error) if lost_at.is_none() => return Err(error),
-                found => found.and_then(|found| Volume::open_with(found, self.key.as_ref())),
+                found => found.and_then(|found| self.open_found(found)),
             };
             let error = match opened {
                 Err(error) if error.is_outage() => error,
@@ -180,9 +189,11 @@ impl Opener {
                 Err(error) => faults.push(error),
             }
         }
-        // With two others, a target that cannot be opened counts as absent. One in use by another process does not.
+        let layout = found.first().map(|target| target.identity().role.layout());
+        let needed = layout.unwrap_or_default().needed();
+        // With enough others, a target that cannot be opened counts as absent. One in use by another process does not.
         for fault in faults {
-            if fault.is_used_elsewhere() || found.len() < 2 {
+            if fault.is_used_elsewhere() || found.len() < needed {
                 return Err(fault);
             }
             if tells {
@@ -300,7 +311,7 @@ pub fn new_id() -> Result<Id> {
 /// As [`Volume::rebuild`].
 pub fn rebuild(volume: &Volume) -> Result<()> {
     let mut result = Ok(());
-    for role in Role::ALL {
+    for role in volume.layout().roles() {
         if volume.used(role).is_some() {
             // The others are completed nevertheless.
             result = result.and(rebuild_one(volume, role));

@@ -1,6 +1,7 @@
 //! Options of the processes. Each has its namesake in the file of `--config`.
 
 use super::common::check_name;
+use crate::roles::TARGETS_MAX;
 use crate::service::ServiceOptions;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -34,7 +35,7 @@ pub struct OpenArgs {
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Longest wait for an answer of a target at a tcp: or rdma: address, as 200ms, 5s or 2m. A slower one counts as absent
-    /// if the two others hold everything.
+    /// if the others hold everything.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time(MS..=MINUTES))]
     pub target_timeout: Duration,
     /// Longest wait of a request for targets that it cannot do without, as 200ms, 5s or 2m: for a slow one, and for one
@@ -48,6 +49,9 @@ pub struct OpenArgs {
     /// requests of the other process fail from then on.
     #[arg(long)]
     pub take_over: bool,
+    /// Open a volume of another layout than 2+1 also if absent targets may hold newer data: they count as lost.
+    #[arg(long)]
+    pub without_absent: bool,
 }
 
 impl OpenArgs {
@@ -172,12 +176,14 @@ fn volumes(tables: &[Table], open: &OpenArgs, read_only: Option<bool>) -> Result
             vhost_socket: None,
         };
         update(&mut one, table, "targets")?;
+        // Switches are of the command line only.
         one.open.take_over = open.take_over;
+        one.open.without_absent = open.without_absent;
         let name = one.name.as_deref().unwrap_or_default();
         check_name("a volume", name)?;
         check_targets(
             &one.targets,
-            &format!("volume {name} two or three targets: --volume {name}=TARGET,TARGET,TARGET"),
+            &format!("volume {name} its targets: --volume {name}=TARGET,TARGET,TARGET"),
         )?;
         for other in &all {
             if other.name == one.name {
@@ -445,10 +451,7 @@ impl ServiceArgs {
     /// A necessary option is missing.
     pub fn check(&self) -> Result<()> {
         if self.volumes.is_empty() {
-            check_targets(
-                &self.targets,
-                "two or three TARGETs, or targets in the file of --config",
-            )?;
+            check_targets(&self.targets, "TARGETs, or targets in the file of --config")?;
         }
         let (volumes, workers) = (self.named()?.len(), self.service.workers);
         if workers < volumes {
@@ -485,7 +488,9 @@ impl ServiceArgs {
 fn check_targets(targets: &[String], forms: &str) -> Result<()> {
     match targets.len() {
         0 => bail!("no targets: give {forms}"),
-        4.. => bail!("{} targets: a volume has three", targets.len()),
+        count if count > TARGETS_MAX => {
+            bail!("{count} targets: a volume has {TARGETS_MAX} at most")
+        }
         _ => Ok(()),
     }
 }
@@ -665,10 +670,17 @@ mod tests {
             service(&["a", "--drain-limit", "3601s"]),
             "it must be from 0ns to 3600s",
         );
-        let four = file("targets = ['a', 'b', 'c', 'd']\nsocket = 's'");
-        check(export(&["--config", path(&four)]), "a volume has three");
-        let four = file("targets = ['a', 'b', 'c', 'd']");
-        check(service(&["--config", path(&four)]), "a volume has three");
+        let many = ["'a'"; TARGETS_MAX + 1].join(", ");
+        let four = file(&format!("targets = [{many}]\nsocket = 's'"));
+        check(
+            export(&["--config", path(&four)]),
+            "a volume has 11 at most",
+        );
+        let four = file(&format!("targets = [{many}]"));
+        check(
+            service(&["--config", path(&four)]),
+            "a volume has 11 at most",
+        );
         for options in ["sockt = 's'", "socket = 5", "capacity = '5X'", "="] {
             let options = file(options);
             check(export(&["--config", path(&options)]), path(&options));

@@ -388,7 +388,8 @@ impl Target for RemoteTarget {
     fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
         let mut begun = Vec::with_capacity(steps.len());
         // A fetch brings as much.
-        let fetched = self.identity().geometry.block_len() / 2;
+        let identity = self.identity();
+        let fetched = identity.geometry.block_len() / identity.role.layout().needed();
         let mut rest = steps;
         while !rest.is_empty() {
             let mut bytes = 0;

@@ -66,8 +66,8 @@ fn opened(
 }
 
 fn half(generation: u64) -> Half {
-    let encoded = encode(&[7; 4096]);
-    let [data, ..] = encoded.parts;
+    let encoded = encode(crate::Layout::HALVES, &[7; 4096]);
+    let data = encoded.parts[0].clone();
     Half {
         generation,
         kind: encoded.kind,
@@ -78,7 +78,7 @@ fn half(generation: u64) -> Half {
 
 #[test]
 fn a_volume_on_three_processes_keeps_its_data() {
-    let addresses = Role::ALL.map(start);
+    let addresses = Role::HALVES.map(start);
     let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
     let bytes: Vec<u8> = (0..100_000u32).map(|n| (n / 3).to_le_bytes()[0]).collect();
     volume.write(5000, &bytes).unwrap();
@@ -98,7 +98,7 @@ fn a_volume_on_three_processes_keeps_its_data() {
 
 #[test]
 fn a_late_call_of_an_earlier_connection_has_no_effect() {
-    let to = start(Role::First);
+    let to = start(Role::FIRST);
     let early = connect(&to, 1);
     assert!(early.flush().is_err(), "it is not the owner");
     early.mark(1, Mark::Complete).unwrap();
@@ -147,7 +147,7 @@ fn a_superseded_volume_serves_no_zeros() {
         ("a flush", Volume::flush),
     ];
     for (name, request) in requests {
-        let addresses = Role::ALL.map(start);
+        let addresses = Role::HALVES.map(start);
         let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
         volume.write(0, &[7; 4096]).unwrap();
         volume.write(4096, &[0; 4096]).unwrap();
@@ -175,12 +175,12 @@ fn a_superseded_volume_serves_no_zeros() {
 /// Zeros are shown only as long as two targets confirm their owner: two that are lost may have another one.
 #[test]
 fn zeros_need_two_targets_as_data_does() {
-    let addresses = Role::ALL.map(start);
+    let addresses = Role::HALVES.map(start);
     let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
     volume.read(0, &mut [1; 4096]).unwrap();
-    volume.detach(Role::First, "it is lost");
+    volume.detach(Role::FIRST, "it is lost");
     volume.read(0, &mut [1; 4096]).unwrap();
-    volume.detach(Role::Second, "it is lost");
+    volume.detach(Role::SECOND, "it is lost");
     let error = volume.read(0, &mut [1; 4096]).unwrap_err();
     assert!(matches!(error, BlkError::TooFewTargets { .. }), "{error}");
     assert!(volume.extents(0, 4096, 4).is_err());
@@ -188,11 +188,11 @@ fn zeros_need_two_targets_as_data_does() {
 
 #[test]
 fn an_owner_that_is_connected_keeps_its_targets() {
-    let addresses = Role::ALL.map(start);
+    let addresses = Role::HALVES.map(start);
     let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
     volume.write(0, &[7; 4096]).unwrap();
     // It has lost one of its targets for a moment: an opener that is refused takes that one neither.
-    volume.detach(Role::First, "a cable");
+    volume.detach(Role::FIRST, "a cable");
     let refused = opened(&addresses, |to| connect(to, 2)).unwrap_err();
     assert!(matches!(refused, BlkError::Owned { .. }), "{refused}");
     assert!(refused.to_string().contains("--take-over"), "{refused}");
@@ -202,7 +202,7 @@ fn an_owner_that_is_connected_keeps_its_targets() {
     volume
         .attach(Arc::new(connect(&addresses[0], 1)) as Arc<dyn Target>)
         .unwrap();
-    volume.rebuild(Role::First).unwrap();
+    volume.rebuild(Role::FIRST).unwrap();
     // To look at a volume changes nothing.
     let targets = || addresses.iter().map(|to| Arc::new(connect(to, 3)) as _);
     let status = Volume::inspect(targets().collect()).unwrap();
@@ -219,7 +219,7 @@ fn an_owner_that_is_connected_keeps_its_targets() {
 
 #[test]
 fn an_epoch_that_no_opening_can_have_is_refused() {
-    let to = start(Role::First);
+    let to = start(Role::FIRST);
     let target = connect(&to, 1);
     // A new target joins a volume of any age.
     target.mark(5_000_000, Mark::Complete).unwrap();
@@ -237,7 +237,7 @@ fn an_epoch_that_no_opening_can_have_is_refused() {
 /// Peers that connect and say nothing, more than the target has places of either kind.
 #[test]
 fn silent_peers_do_not_lock_the_owner_out() {
-    let (to, server) = start_server(Role::First);
+    let (to, server) = start_server(Role::FIRST);
     let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(&to).unwrap()).collect();
     let target = connect(&to, 1);
     target.mark(1, Mark::Complete).unwrap();
@@ -260,7 +260,7 @@ fn silent_peers_do_not_lock_the_owner_out() {
 #[test]
 fn a_peer_is_told_why_it_is_refused() {
     use std::io::{Read as _, Write as _};
-    let to = start(Role::First);
+    let to = start(Role::FIRST);
     let mut stream = TcpStream::connect(&to).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
@@ -279,7 +279,7 @@ fn a_peer_is_told_why_it_is_refused() {
 /// The steps of a group go to a target by one message each: to prepare, to settle, and to fetch.
 #[test]
 fn a_group_takes_few_messages() {
-    let servers = Role::ALL.map(start_server);
+    let servers = Role::HALVES.map(start_server);
     let addresses = servers.each_ref().map(|(address, _)| address.clone());
     let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
     let calls = || servers.each_ref().map(|(_, server)| server.load().calls);
@@ -293,9 +293,9 @@ fn a_group_takes_few_messages() {
     volume.read(0, &mut read).unwrap();
     assert!(read == bytes);
     let fetched = calls();
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let at = role.index();
-        let data = u64::from(role != Role::Parity);
+        let data = u64::from(role != Role::PARITY);
         assert_eq!(written[at] - before[at], 2, "{role}");
         assert_eq!(fetched[at] - written[at], data, "{role}");
     }
@@ -381,7 +381,7 @@ impl Target for Meeting {
 /// A request of two groups has both on their way to a target at once, and their bytes come back in their places.
 #[test]
 fn several_groups_of_a_request_are_under_way() {
-    let addresses = Role::ALL.map(|role| {
+    let addresses = Role::HALVES.map(|role| {
         let new = NewTarget {
             geometry: Geometry::new(4096, 128).unwrap(),
             role,
@@ -424,7 +424,7 @@ fn generations_come_in_parts() {
     let blocks = 1 << 20;
     let new = NewTarget {
         geometry: Geometry::new(64, blocks).unwrap(),
-        role: Role::First,
+        role: Role::FIRST,
         volume: Id([4; 16]),
         complete: true,
     };
@@ -489,7 +489,7 @@ fn a_target_that_does_not_answer_is_given_up_after_its_limit() {
 #[test]
 fn a_stranger_is_disconnected_and_the_target_serves_on() {
     use std::io::{Read as _, Write as _};
-    let to = start(Role::First);
+    let to = start(Role::FIRST);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
         b"XBLK\x08\0\0\0\xff\xff\xff\xff\0",

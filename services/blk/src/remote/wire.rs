@@ -7,26 +7,26 @@ use super::pieces::{Line, Piece, put_line, put_piece, take_line, take_piece};
 use crate::block::Kind;
 use crate::encryption::Wrapping;
 use crate::error::BlkError;
-use crate::geometry::{Geometry, Id, Role};
+use crate::geometry::{Geometry, Id, Layout, TARGETS_MAX};
 use crate::layers::Layers;
 use crate::record::{Half, RECORD_MAX};
-use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
+use crate::store::{Held, Identity, Mark, Members, Standing, Step, Trusted, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 wrapped keys, and calls
-/// and answers may be read by RDMA.
+/// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 wrapped keys and other
+/// layouts, and calls and answers may be read by RDMA.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
     version: 8,
     program: "xgvmi-blk target",
 };
 /// Longest call: the steps of a group.
-pub(super) const CALL_MAX: usize = 2 * RECORD_MAX + 4096;
+pub(super) const CALL_MAX: usize = STEPS_BYTES + RECORD_MAX + 4096;
 /// Most steps of a call.
 pub(super) const STEPS_MAX: usize = 256;
 /// Most bytes of half blocks in the steps of a call, unless it is one.
-pub(super) const STEPS_BYTES: usize = RECORD_MAX;
+pub(super) const STEPS_BYTES: usize = RECORD_MAX / 2;
 const HELD_BYTES: usize = 18;
 /// In place of 0 or 1 for settled.
 const DAMAGED: u8 = 2;
@@ -337,13 +337,12 @@ impl Answer {
         match self {
             Self::Hello(identity, usage, free, owned) => {
                 let geometry = identity.geometry;
-                // Cannot be cut: 0 to 2.
-                let role = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
                 writer
                     .u8(1)
                     .u32(geometry.block_size())
                     .u64(geometry.blocks())
-                    .u8(role);
+                    .raw(&identity.role.layout().numbers())
+                    .u8(identity.role.number());
                 writer.raw(&identity.volume.0).raw(&identity.target.0);
                 writer.u64(identity.epoch).u8(identity.standing.number());
                 writer
@@ -355,6 +354,7 @@ impl Answer {
                 if let Some(wrapping) = &identity.wrapping {
                     put_wrapping(writer, wrapping);
                 }
+                put_trusted(writer, &identity.trusted);
                 writer
                     .u64(usage.used)
                     .u64(usage.damaged)
@@ -506,10 +506,13 @@ fn take_half(reader: &mut Reader<'_>) -> Result<Half, BadMessage> {
 fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
     let geometry = Geometry::new(reader.u32()?, reader.u64()?)
         .map_err(|_| reader.fault("with a wrong size"))?;
-    let [role] = reader.raw()?;
+    let [data, parity, role] = reader.raw()?;
+    let layout = Layout::new(data, parity).ok_or(reader.fault("with an unknown layout"))?;
     Ok(Identity {
         geometry,
-        role: Role::of(usize::from(role)).ok_or(reader.fault("with an unknown role"))?,
+        role: layout
+            .role(role.into())
+            .ok_or(reader.fault("with an unknown role"))?,
         volume: Id(reader.raw()?),
         target: Id(reader.raw()?),
         epoch: reader.u64()?,
@@ -525,6 +528,21 @@ fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
             [0] => None,
             [_] => Some(take_wrapping(reader)?),
         },
+        trusted: take_trusted(reader)?,
+    })
+}
+
+fn put_trusted(writer: &mut Writer, trusted: &Trusted) {
+    let roles = u32::from(trusted.roles);
+    writer.u64(trusted.epoch).u64(trusted.revision).u32(roles);
+}
+
+fn take_trusted(reader: &mut Reader<'_>) -> Result<Trusted, BadMessage> {
+    let fault = reader.fault("with unknown roles");
+    Ok(Trusted {
+        epoch: reader.u64()?,
+        revision: reader.u64()?,
+        roles: u16::try_from(reader.u32()?).map_err(|_| fault)?,
     })
 }
 
@@ -553,7 +571,13 @@ fn put_members(writer: &mut Writer, members: &Members) {
 fn take_members(reader: &mut Reader<'_>) -> Result<Members, BadMessage> {
     Ok(Members {
         revision: reader.u64()?,
-        targets: [Id(reader.raw()?), Id(reader.raw()?), Id(reader.raw()?)],
+        targets: {
+            let mut targets = [Id::default(); TARGETS_MAX];
+            for target in &mut targets {
+                *target = Id(reader.raw()?);
+            }
+            targets
+        },
     })
 }
 
@@ -565,6 +589,7 @@ const fn mark_number(mark: Mark) -> u8 {
         Mark::Equal => 3,
         Mark::Members(_) => 4,
         Mark::Wrapping(_) => 5,
+        Mark::Trusted(_) => 6,
     }
 }
 
@@ -577,6 +602,7 @@ fn take_mark(reader: &mut Reader<'_>) -> Result<Mark, BadMessage> {
         3 => Mark::Equal,
         4 => Mark::Members(take_members(reader)?),
         5 => Mark::Wrapping(take_wrapping(reader)?),
+        6 => Mark::Trusted(take_trusted(reader)?),
         _ => return Err(reader.fault("with an unknown mark")),
     })
 }
@@ -617,179 +643,4 @@ fn take_text(reader: &mut Reader<'_>) -> Result<String, BadMessage> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::super::pieces::tests::{line, piece};
-    use super::*;
-
-    pub(in crate::remote) fn half() -> Half {
-        Half {
-            generation: 9,
-            kind: Kind::Lz4,
-            stored: 7,
-            data: vec![1, 2, 3, 4],
-        }
-    }
-
-    fn calls() -> Vec<Call> {
-        let fetch = Call::Fetch {
-            block: 3,
-            generation: 4,
-        };
-        vec![
-            Call::Join(line()),
-            Call::Into(9, vec![fetch]),
-            Call::Pull(None, piece()),
-            Call::Pull(Some(0), piece()),
-            Call::Hello,
-            Call::Held { from: 5, to: 9 },
-            Call::Changed { from: 7 },
-            Call::Grow { blocks: 99 },
-            Call::Steps(vec![
-                Call::Prepare {
-                    block: 1,
-                    keep: 2,
-                    half: half(),
-                },
-                Call::Fetch {
-                    block: 3,
-                    generation: 4,
-                },
-            ]),
-            Call::Prepare {
-                block: 1,
-                keep: 2,
-                half: half(),
-            },
-            Call::Commit {
-                block: 1,
-                generation: 2,
-            },
-            Call::Fetch {
-                block: u64::MAX,
-                generation: 2,
-            },
-            Call::Flush,
-            Call::Mark {
-                epoch: 3,
-                mark: Mark::Agreed,
-                owner: [7; 16],
-                take_over: true,
-            },
-            Call::Mark {
-                epoch: 3,
-                mark: Mark::Members(Members::default().with(Role::Second, Id([8; 16]))),
-                owner: [7; 16],
-                take_over: false,
-            },
-            Call::Mark {
-                epoch: 3,
-                mark: Mark::Wrapping(wrapping()),
-                owner: [7; 16],
-                take_over: false,
-            },
-            Call::Confirm,
-        ]
-    }
-
-    fn wrapping() -> Wrapping {
-        Wrapping {
-            revision: 2,
-            wrapped: [3; 72],
-            check: [4; 16],
-        }
-    }
-
-    pub(in crate::remote) fn answers() -> Vec<Answer> {
-        let identity = Identity {
-            geometry: Geometry::new(4096, 5).unwrap(),
-            role: Role::Parity,
-            volume: Id([1; 16]),
-            target: Id([2; 16]),
-            epoch: 3,
-            standing: Standing::Returned,
-            agreed: 2,
-            equal: 1,
-            room: 9,
-            members: Members::default().with(Role::First, Id([3; 16])),
-            wrapping: None,
-        };
-        let encrypted = Identity {
-            wrapping: Some(wrapping()),
-            ..identity
-        };
-        let usage = Usage {
-            used: 4,
-            damaged: 1,
-        };
-        let held = Held {
-            block: 1,
-            generation: 2,
-            kind: Kind::Zero,
-            settled: true,
-            damaged: false,
-        };
-        let damaged = Held {
-            settled: false,
-            damaged: true,
-            ..held
-        };
-        vec![
-            Answer::Joined(line()),
-            Answer::Pull(piece()),
-            Answer::Hello(Box::new(identity), usage, 8, true),
-            Answer::Hello(Box::new(encrypted), usage, 8, false),
-            Answer::Held(vec![held, damaged, held], 4),
-            Answer::Half(half()),
-            Answer::Changed(vec![(1, 2), (1 << 40, 1 << 41)], 1 << 42),
-            Answer::Steps(vec![
-                Answer::Half(half()),
-                Answer::Absent,
-                Answer::Done(usage),
-            ]),
-            Answer::Done(usage),
-            Answer::Absent,
-            Answer::Corrupt("why".to_owned()),
-            Answer::Full {
-                wanted: 1,
-                free: 2,
-                capacity: 3,
-            },
-            Answer::Failed("why".to_owned()),
-            Answer::Owned,
-            Answer::Superseded,
-        ]
-    }
-
-    #[test]
-    fn messages_survive_the_wire_and_no_other_length_does() {
-        for call in calls() {
-            let bytes = call.to_bytes();
-            for end in 0..bytes.len() {
-                assert!(Call::parse(&bytes[..end]).is_err(), "{call:?}, {end} bytes");
-            }
-            assert!(Call::parse(&[&bytes[..], &[0]].concat()).is_err());
-            assert_eq!(Call::parse(&bytes), Ok(call));
-        }
-        for answer in answers() {
-            let bytes = answer.to_bytes(7);
-            for end in 0..bytes.len() {
-                assert!(
-                    Answer::parse(&bytes[..end]).is_err(),
-                    "{answer:?}, {end} bytes"
-                );
-            }
-            assert_eq!(Answer::parse(&bytes), Ok(answer));
-        }
-        for number in [0, 17, 255] {
-            assert!(Call::parse(&[number]).is_err());
-        }
-        // A slot is for steps only, and once.
-        for other in [&[6][..], &[15, 0, 0, 6]] {
-            assert!(Call::parse(&[&[15, 0, 0], other].concat()).is_err());
-        }
-        // A step is no call with steps, and no flush.
-        for step in [Call::Steps(vec![Call::Flush]), Call::Steps(Vec::new())] {
-            assert!(Call::parse(&step.to_bytes()).is_err(), "{step:?}");
-        }
-    }
-}
+pub(super) mod tests;

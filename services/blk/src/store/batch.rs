@@ -4,9 +4,10 @@
 //! The order is that of single steps: records first, then the index. Each entry of the index lies in one sector, so a call
 //! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
 
+use super::index::without_bytes;
 use super::space::{Extent, Space};
 use super::table::Company;
-use super::{Change, Intent, Record, Step, Store, Target as _, without_bytes};
+use super::{Change, Intent, Record, Step, Store, Target as _};
 use crate::error::{BlkError, Result};
 use crate::record::{self, Half};
 

@@ -14,6 +14,7 @@
 
 use super::space::{Extent, UNIT};
 use crate::block::Kind;
+use crate::record::Half;
 use smallvec::SmallVec;
 
 /// In place of a generation: what an entry holds stays beside a new one. None of it may be dropped while the block is lost.
@@ -314,6 +315,16 @@ fn checksum(block: u64, bytes: &[u8; SLOT]) -> u32 {
     both[..8].copy_from_slice(&block.to_be_bytes());
     both[8..].copy_from_slice(&bytes[..CRC_AT]);
     crc32c::crc32c(&both)
+}
+
+/// A half block without data.
+pub(super) fn without_bytes(slot: &Slot) -> Half {
+    Half {
+        generation: slot.generation,
+        kind: slot.kind,
+        stored: 0,
+        data: Vec::new(),
+    }
 }
 
 #[cfg(test)]

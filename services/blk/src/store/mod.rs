@@ -41,7 +41,7 @@ pub use index::KEEP_ALL;
 pub use layout::Shape;
 pub use medium::{Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
-pub use superblock::{Identity, Mark, Members, Standing};
+pub use superblock::{Identity, Mark, Members, Standing, Trusted};
 
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
@@ -49,7 +49,7 @@ use crate::geometry::{Geometry, Id, Role};
 use crate::layers::Layers;
 use crate::record::{self, Half, Place};
 use blocks::Blocks;
-use index::Slot;
+use index::{Slot, without_bytes};
 use layout::GROUP;
 use space::{Extent, Space};
 use std::collections::{BTreeMap, BTreeSet};
@@ -384,16 +384,6 @@ const GROUP_LOCKS: usize = 64;
 const DAMAGED_MAX: usize = 1 << 20;
 /// Syncs that a step waits for at most.
 const SYNCS_MAX: u32 = 8;
-
-/// A half block without data.
-fn without_bytes(slot: &Slot) -> Half {
-    Half {
-        generation: slot.generation,
-        kind: slot.kind,
-        stored: 0,
-        data: Vec::new(),
-    }
-}
 
 /// A target in this process.
 pub struct Store {

@@ -9,9 +9,9 @@ use super::space::{Extent, Space, fits};
 use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
 use super::units::Units;
-use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, layered};
+use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, Trusted, layered};
 use crate::error::{BlkError, Result};
-use crate::geometry::Id;
+use crate::geometry::{Id, Layout};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -68,6 +68,13 @@ impl Store {
             room: shape.room,
             members: Members::default(),
             wrapping: None,
+            trusted: Trusted {
+                roles: match new.role.layout() {
+                    Layout::HALVES => 0,
+                    layout => layout.all(),
+                },
+                ..Trusted::default()
+            },
         };
         let mut superblock = Superblock {
             identity,

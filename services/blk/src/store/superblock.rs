@@ -7,18 +7,19 @@
 //! 136 suspects (8)   144 revision (8)   152 members (48)   200 CRC32C (4)
 //! ```
 //!
-//! With features of version 6 it has a sector:
+//! That is version 4, and 5 with a table of layers. Version 6 is for what those cannot say, and has its checksum elsewhere:
 //!
 //! ```text
-//! 0 to 200 as above   204 features (4)   208 of layouts (176)   384 algorithm (4)   392 revision of the wrapping (8)
-//! 400 wrapped key (72)   472 check of the key (16)   488 zero (12)   500 of layouts (2)   508 CRC32C (4)
+//! 200 zero (4)   204 features (4): 1 layers, 2 encrypted, 4 layout   208 members of further roles (128)   336 trusted: epoch (8)
+//! 344 revision (8)   352 roles (4)   384 algorithm (4)   392 revision of the wrapping (8)   400 wrapped key (72)
+//! 472 check of the key (16)   500 parts of data (1), parities (1)   508 CRC32C (4)
 //! ```
 //!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
 use super::layout::{PAGE, SECTOR, Shape};
 use crate::encryption::{ALGORITHM, WRAPPED, Wrapping};
-use crate::geometry::{BLOCKS_MAX, Geometry, Id, Role, TARGETS};
+use crate::geometry::{BLOCKS_MAX, Geometry, Id, Layout, Role, TARGETS_MAX};
 use crate::record::Place;
 
 const BYTES: usize = 204;
@@ -31,12 +32,17 @@ const WITH_LAYERS: u32 = 5;
 /// The same in a sector, with features that programs must know.
 const WITH_FEATURES: u32 = 6;
 const FEATURES_AT: usize = 204;
+const MORE_MEMBERS_AT: usize = 208;
+const TRUSTED_AT: usize = 336;
 const WRAPPING_AT: usize = 384;
+const LAYOUT_AT: usize = 500;
 const SECTOR_CRC_AT: usize = 508;
 /// The feature of version 5.
 const LAYERS: u32 = 1;
 /// There is a wrapped data key.
 const ENCRYPTED: u32 = 1 << 1;
+/// The layout is not that of two halves.
+const LAYOUT: u32 = 1 << 2;
 /// The version before, which says nothing about members, and where its checksum was. The next write makes it the present one.
 const WITHOUT_MEMBERS: (u32, usize) = (3, 144);
 /// The versions before that, and where their checksums were. Their indexes have other entries.
@@ -56,12 +62,26 @@ pub enum Mark {
     Agreed,
     /// It also holds everything.
     Complete,
-    /// All three do, durably, and nobody writes any more: from here on they are equal but for what changes.
+    /// All do, durably, and nobody writes any more: from here on they are equal but for what changes.
     Equal,
     /// The epoch, and which targets have replaced others.
     Members(Members),
     /// The epoch, and the data key as the volume has wrapped it.
     Wrapping(Wrapping),
+    /// The epoch, and which targets are trusted.
+    Trusted(Trusted),
+}
+
+/// The targets that hold everything that was acknowledged, as a target was told last (`volume::trust`). Volumes of two halves
+/// do not use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Trusted {
+    /// The epoch in which it was told.
+    pub epoch: u64,
+    /// Grows with each change.
+    pub revision: u64,
+    /// The roles, as bits.
+    pub roles: u16,
 }
 
 /// Which targets have replaced others, as a target was told last. What those hold does not count any more, also if the targets
@@ -71,7 +91,7 @@ pub struct Members {
     /// Grows with each change.
     pub revision: u64,
     /// The target of each role. Zeros: none was replaced.
-    pub targets: [Id; TARGETS],
+    pub targets: [Id; TARGETS_MAX],
 }
 
 impl Members {
@@ -142,6 +162,8 @@ pub struct Identity {
     pub members: Members,
     /// The wrapped data key, if the volume is encrypted.
     pub wrapping: Option<Wrapping>,
+    /// Those that hold everything that was acknowledged.
+    pub trusted: Trusted,
 }
 
 impl Identity {
@@ -176,6 +198,7 @@ impl Identity {
             }
             Mark::Members(members) => self.members = members,
             Mark::Wrapping(wrapping) => self.wrapping = Some(wrapping),
+            Mark::Trusted(trusted) => self.trusted = trusted,
         }
     }
 }
@@ -220,10 +243,12 @@ impl Superblock {
 
     /// Features of version 6. None: an older one will do.
     fn features(&self) -> u32 {
-        match self.identity.wrapping {
-            Some(_) if self.has_layers => ENCRYPTED | LAYERS,
-            Some(_) => ENCRYPTED,
-            None => 0,
+        let has = |feature: u32, has: bool| if has { feature } else { 0 };
+        let needed = has(ENCRYPTED, self.identity.wrapping.is_some())
+            | has(LAYOUT, self.identity.role.layout() != Layout::HALVES);
+        match needed {
+            0 => 0,
+            needed => needed | has(LAYERS, self.has_layers),
         }
     }
 
@@ -238,8 +263,7 @@ impl Superblock {
         let mut bytes = vec![0; length];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&version.to_be_bytes());
-        // Cannot be cut: 0 to 2.
-        bytes[12] = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
+        bytes[12] = identity.role.number();
         bytes[13] = identity.standing.number();
         bytes[16..20].copy_from_slice(&identity.geometry.block_size().to_be_bytes());
         bytes[24..32].copy_from_slice(&identity.geometry.blocks().to_be_bytes());
@@ -268,6 +292,9 @@ impl Superblock {
         if version == WITH_FEATURES {
             bytes[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&features.to_be_bytes());
         }
+        if features & LAYOUT != 0 {
+            self.put_layout(&mut bytes);
+        }
         if let Some(wrapping) = identity.wrapping {
             put_wrapping(&wrapping, &mut bytes[WRAPPING_AT..]);
         }
@@ -275,6 +302,29 @@ impl Superblock {
         let crc = crc32c::crc32c(&bytes[..crc_at]);
         bytes[crc_at..].copy_from_slice(&crc.to_be_bytes());
         bytes
+    }
+
+    /// What only other layouts than that of two halves have.
+    fn put_layout(self, bytes: &mut [u8]) {
+        let Identity {
+            role,
+            members,
+            trusted,
+            ..
+        } = self.identity;
+        let more = bytes[MORE_MEMBERS_AT..TRUSTED_AT].chunks_exact_mut(16);
+        for (bytes, member) in more.zip(&members.targets[3..]) {
+            bytes.copy_from_slice(&member.0);
+        }
+        let words = [
+            trusted.epoch,
+            trusted.revision,
+            u64::from(trusted.roles) << 32,
+        ];
+        for (bytes, word) in bytes[TRUSTED_AT..].chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes[LAYOUT_AT..LAYOUT_AT + 2].copy_from_slice(&role.layout().numbers());
     }
 
     /// The superblock of a medium that starts with these pages.
@@ -296,7 +346,7 @@ impl Superblock {
     }
 
     fn parse_copy(page: &[u8]) -> Result<Self, String> {
-        let bytes: &[u8; BYTES] = page.first_chunk().ok_or("it is too short for a target")?;
+        let bytes: &[u8; SECTOR] = page.first_chunk().ok_or("it is too short for a target")?;
         if bytes[..8] != MAGIC {
             return Err("it is no target of xgvmi-blk".to_owned());
         }
@@ -333,6 +383,12 @@ impl Superblock {
             None => (0, None),
         };
         let has_layers = version == WITH_LAYERS || features & LAYERS != 0;
+        let of_layout = sector.filter(|_| features & LAYOUT != 0);
+        let layout = match of_layout {
+            None => Layout::HALVES,
+            Some(sector) => Layout::new(sector[LAYOUT_AT], sector[LAYOUT_AT + 1])
+                .ok_or("its layout is unknown")?,
+        };
         let id = |at: usize| {
             let mut id = Id([0; 16]);
             id.0.copy_from_slice(&bytes[at..at + 16]);
@@ -340,7 +396,7 @@ impl Superblock {
         };
         let identity = Identity {
             geometry: Geometry::new(be32(16), be64(24)).map_err(|error| error.to_string())?,
-            role: Role::of(usize::from(bytes[12])).ok_or("its role is unknown")?,
+            role: layout.role(bytes[12].into()).ok_or("its role is unknown")?,
             volume: id(32),
             target: id(48),
             epoch: be64(72),
@@ -351,14 +407,33 @@ impl Superblock {
             members: match has_members {
                 true => Members {
                     revision: be64(144),
-                    targets: [0, 1, 2].map(|nth| id(MEMBERS_AT + 16 * nth)),
+                    targets: std::array::from_fn(|nth| match nth {
+                        0..3 => id(MEMBERS_AT + 16 * nth),
+                        _ if of_layout.is_some() => id(MORE_MEMBERS_AT + 16 * (nth - 3)),
+                        _ => Id::default(),
+                    }),
                 },
                 false => Members::default(),
             },
             wrapping,
+            trusted: match of_layout {
+                Some(_) => Trusted {
+                    epoch: be64(TRUSTED_AT),
+                    revision: be64(TRUSTED_AT + 8),
+                    roles: u16::try_from(be32(TRUSTED_AT + 16)).unwrap_or(0),
+                },
+                None => Trusted::default(),
+            },
         };
         // Neither writes nor bytes of a target become so many: each can be added to.
-        let counters = [be64(64), be64(120), identity.members.revision];
+        let trusted = [identity.trusted.epoch, identity.trusted.revision];
+        let counters = [
+            be64(64),
+            be64(120),
+            identity.members.revision,
+            trusted[0],
+            trusted[1],
+        ];
         if counters.into_iter().any(|counter| counter >> 62 != 0) {
             return Err("its counters are out of range".to_owned());
         }
@@ -393,7 +468,7 @@ fn features_of(sector: &[u8; SECTOR]) -> Result<(u32, Option<Wrapping>), String>
         u32::from_be_bytes(word)
     };
     let features = word(FEATURES_AT);
-    let unknown = features & !(LAYERS | ENCRYPTED);
+    let unknown = features & !(LAYERS | ENCRYPTED | LAYOUT);
     if unknown != 0 {
         return Err(format!(
             "it has features that this program does not know ({unknown:#x}): use a newer release"
@@ -442,7 +517,7 @@ mod tests {
         Superblock {
             identity: Identity {
                 geometry: Geometry::new(4096, 77).unwrap(),
-                role: Role::Parity,
+                role: Role::PARITY,
                 volume: Id([1; 16]),
                 target: Id([2; 16]),
                 epoch: sequence + 5,
@@ -450,8 +525,9 @@ mod tests {
                 agreed: sequence + 4,
                 equal: sequence + 3,
                 room: 1 << 20,
-                members: Members::default().with(Role::Second, Id([9; 16])),
+                members: Members::default().with(Role::SECOND, Id([9; 16])),
                 wrapping: None,
+                trusted: Trusted::default(),
             },
             sequence,
             shape: Shape::with_room(1 << 20),
@@ -535,6 +611,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn other_layouts_have_a_version_of_their_own() {
+        let mut old = superblock(4);
+        let layout: Layout = "8+3".parse().unwrap();
+        let last = layout.role(10).unwrap();
+        old.identity.role = last;
+        old.identity.members = Members::default().with(last, Id([8; 16]));
+        old.identity.trusted = Trusted {
+            epoch: 9,
+            revision: 1 << 40,
+            roles: 0x7fe,
+        };
+        let mut pages = pages(&[old, superblock(3)]);
+        assert_eq!((pages[11], pages[PAGE + 11]), (6, 5));
+        assert_eq!(Superblock::parse(&pages), Ok(old));
+        for (at, to, fault) in [(207, 0xd, "(0x8)"), (500, 9, "layout"), (12, 11, "role")] {
+            let was = std::mem::replace(&mut pages[at], to);
+            let crc = crc32c::crc32c(&pages[..SECTOR_CRC_AT]);
+            pages[SECTOR_CRC_AT..SECTOR].copy_from_slice(&crc.to_be_bytes());
+            let found = Superblock::parse(&pages[..PAGE]).unwrap_err();
+            assert!(found.contains(fault), "{found}");
+            pages[at] = was;
+        }
+        assert_eq!(Superblock::parse(&pages).unwrap().sequence, 3);
+    }
+
     /// A target of a version before is refused by a message that says what to do.
     /// The next write would count beyond it.
     #[test]
@@ -589,7 +691,7 @@ mod tests {
             if right && bytes.len() >= SECTOR {
                 bytes[..8].copy_from_slice(&MAGIC);
                 bytes[8..12].copy_from_slice(&WITH_FEATURES.to_be_bytes());
-                bytes[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&[0, 0, 0, 3]);
+                bytes[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&[0, 0, 0, 7]);
                 let crc = crc32c::crc32c(&bytes[..SECTOR_CRC_AT]);
                 bytes[SECTOR_CRC_AT..SECTOR].copy_from_slice(&crc.to_be_bytes());
             } else if right && bytes.len() >= BYTES {

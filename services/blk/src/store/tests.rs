@@ -65,7 +65,7 @@ fn zero(generation: u64) -> Half {
 fn new_target() -> NewTarget {
     NewTarget {
         geometry: Geometry::new(4096, BLOCKS).unwrap(),
-        role: Role::First,
+        role: Role::FIRST,
         volume: Id([1; 16]),
         complete: true,
     }
@@ -83,8 +83,8 @@ fn half(generation: u64, byte: u8) -> Half {
     let block: Vec<u8> = (0..4096u32)
         .map(|n| (n / 4).to_le_bytes()[0] ^ byte)
         .collect();
-    let encoded = encode(&block);
-    let [data, ..] = encoded.parts;
+    let encoded = encode(crate::Layout::HALVES, &block);
+    let data = encoded.parts[0].clone();
     Half {
         generation,
         kind: encoded.kind,
@@ -371,7 +371,7 @@ fn a_file_keeps_everything_and_has_one_owner() {
     assert_eq!(store.fetch(1, 1).unwrap(), half(1, 9));
     assert_eq!(
         half(1, 9).data.len(),
-        part_length(half(1, 9).stored, Role::First)
+        part_length(half(1, 9).stored, Role::FIRST)
     );
     assert!(Store::create_file(&path, new_target(), None).is_err());
 }

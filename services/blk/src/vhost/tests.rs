@@ -48,7 +48,7 @@ fn volume() -> Arc<Volume> {
 
 /// A volume of targets with so many bytes of data.
 fn limited_volume(capacity: Option<u64>) -> Arc<Volume> {
-    let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+    let targets = Role::HALVES.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::of_size(4096, SIZE).unwrap(),
             role,

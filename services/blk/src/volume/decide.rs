@@ -22,7 +22,7 @@
 
 use super::state::BlockState;
 use crate::block::Kind;
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{Layout, PerTarget, Role};
 use crate::store::{COUNTER_BITS, Held, Identity, Standing};
 
 /// A target that is there, as far as it matters for a decision.
@@ -41,8 +41,45 @@ impl Witness {
     }
 }
 
+/// Which targets decide.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule {
+    pub(super) layout: Layout,
+    /// The targets that hold all acknowledged writes. None: those that are there vote.
+    pub(super) trusted: Option<u16>,
+}
+
+impl Rule {
+    /// True if what these targets know tells what the block is, together with others that are there.
+    fn is_enough(self, known: u16, witnesses: &Witnesses) -> bool {
+        match self.trusted {
+            None => !self.layout.is_short(known),
+            Some(trusted) => {
+                let absent = trusted & !self.deciders(witnesses);
+                known != 0 && self.layout.is_short(absent)
+            }
+        }
+    }
+
+    /// The targets that are there and decide.
+    fn deciders(self, witnesses: &Witnesses) -> u16 {
+        let deciders = self.trusted.unwrap_or(u16::MAX);
+        self.layout.mask(|role| {
+            let witness = witnesses[role.index()];
+            deciders & role.bit() != 0
+                && (self.trusted.is_none() || witness.is_some_and(|witness| !witness.is_new))
+        })
+    }
+
+    /// The targets that may have what all known ones have lost. Of parts one that is not trusted any more may have one.
+    fn unknown(self, known: u16) -> u16 {
+        let all = self.trusted.filter(|_| self.layout.is_mirror());
+        all.unwrap_or(self.layout.all()) & !known
+    }
+}
+
 /// The targets that are there.
-pub(super) type Witnesses = [Option<Witness>; TARGETS];
+pub(super) type Witnesses = PerTarget<Option<Witness>>;
 
 /// What is known of a target's record of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,18 +96,18 @@ pub(super) enum Record {
 #[derive(Debug, Clone, Copy, Default)]
 struct Votes {
     /// Targets with a half block.
-    holders: u8,
+    holders: u16,
     /// Targets that only know of it.
-    marked: u8,
+    marked: u16,
     /// Targets whose record is torn.
-    torn: u8,
+    torn: u16,
     settled: bool,
     zero: bool,
     hole: bool,
 }
 
 impl Votes {
-    fn voters(self) -> u8 {
+    fn voters(self) -> u16 {
         self.holders | self.marked
     }
 
@@ -102,10 +139,13 @@ impl Votes {
 pub(super) fn decide_block(
     of_block: &[(Held, Role)],
     witnesses: &Witnesses,
+    rule: Rule,
     record: impl Fn(&Held, Role) -> Record,
 ) -> BlockState {
-    let known = known(of_block, witnesses, &record);
-    let enough = known.count_ones() >= 2;
+    let layout = rule.layout;
+    let deciders = rule.deciders(witnesses);
+    let known = known(of_block, witnesses, layout, &record) & deciders;
+    let enough = rule.is_enough(known, witnesses);
     // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
     let mut newer_at = 0;
@@ -125,19 +165,23 @@ pub(super) fn decide_block(
         for (held, role) in of_generation {
             votes.add(held, *role, record(held, *role));
         }
-        if votes.voters().count_ones() >= 2 {
+        if (votes.voters() | votes.torn) & deciders == 0 {
+            // What those without a voice have, and no other one, was decided against.
+            continue;
+        }
+        if !layout.is_short(votes.voters()) {
             let voters = votes.voters() & known & !newer_at;
             if let Some((newer, its_votes)) = alone
-                && !overrules(newer, generation, voters, witnesses)
+                && !overrules((newer, its_votes), generation, voters, (witnesses, rule))
             {
                 return its_votes.state(newer, !its_votes.hole);
             }
-            return votes.state(generation, !enough || votes.holders.count_ones() < 2);
+            return votes.state(generation, !enough || layout.is_short(votes.holders));
         }
         if votes.voters() != 0 {
             newest.get_or_insert((generation, votes));
         }
-        let is_nowhere = votes.voters() == 0 && known.count_ones() == 3;
+        let is_nowhere = votes.voters() == 0 && rule.unknown(known) == 0;
         if votes.settled && !is_nowhere {
             alone.get_or_insert((generation, votes));
         }
@@ -146,9 +190,9 @@ pub(super) fn decide_block(
             newer_at |= votes.voters() | votes.torn;
         }
     }
-    let never = known & never_written(&slots) & !newer_at;
+    let never = known & never_written(&slots, layout) & !newer_at;
     match alone {
-        Some((newer, _)) if overrules(newer, 0, never, witnesses) => BlockState::default(),
+        Some(newer) if overrules(newer, 0, never, (witnesses, rule)) => BlockState::default(),
         Some((newer, votes)) => votes.state(newer, !votes.hole),
         None if enough => BlockState::default(),
         None => {
@@ -162,10 +206,11 @@ pub(super) fn decide_block(
 fn known(
     of_block: &[(Held, Role)],
     witnesses: &Witnesses,
+    layout: Layout,
     record: impl Fn(&Held, Role) -> Record,
-) -> u8 {
+) -> u16 {
     let mut known = 0;
-    for role in Role::ALL {
+    for role in layout.roles() {
         let mut entries = of_block.iter().filter(|(_, of)| *of == role);
         let is_damaged = entries.clone().any(|(held, _)| held.damaged);
         let is_unknown = entries.clone().any(|(held, _)| was_damaged(held))
@@ -190,42 +235,50 @@ fn was_damaged(held: &Held) -> bool {
 }
 
 /// Targets for which the block was never written: they hold nothing, or say so beside a first generation.
-fn never_written(slots: &[(Held, Role)]) -> u8 {
-    let never = |role: &Role| {
-        let mut of_role = slots.iter().filter(|(_, of)| of == role);
+fn never_written(slots: &[(Held, Role)], layout: Layout) -> u16 {
+    layout.mask(|role| {
+        let mut of_role = slots.iter().filter(|(_, of)| *of == role);
         let is_never = |(held, _): &(Held, Role)| held.generation == 0 && !was_damaged(held);
         of_role.clone().next().is_none() || of_role.any(is_never)
-    };
-    let roles = Role::ALL.into_iter().filter(never);
-    roles.fold(0, |mask, role| mask | role.bit())
+    })
 }
 
-/// True if the targets that hold an older generation overrule the third one, which alone has settled a newer one.
-fn overrules(newer: u64, older: u64, voters: u8, witnesses: &Witnesses) -> bool {
+/// True if the targets that hold an older generation overrule those that alone have settled a newer one: all that may have it are
+/// too few.
+fn overrules(
+    (newer, its_votes): (u64, Votes),
+    older: u64,
+    voters: u16,
+    (witnesses, rule): (&Witnesses, Rule),
+) -> bool {
+    if rule.trusted.is_some() {
+        let may_have_it = rule.unknown(voters) | its_votes.voters() | its_votes.torn;
+        return rule.layout.is_short(may_have_it);
+    }
     let epoch = |generation: u64| generation >> COUNTER_BITS;
-    let took_part = |role: &Role| {
+    let took_part = rule.layout.mask(|role| {
         let witness = witnesses[role.index()];
         voters & role.bit() != 0
             && witness.is_some_and(|witness| witness.agreed.max(epoch(older)) >= epoch(newer))
-    };
-    Role::ALL.iter().filter(|role| took_part(role)).count() >= 2
+    });
+    took_part.count_ones() as usize > rule.layout.spare()
 }
 
 /// A block, and the targets whose entries say more than what was decided.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unclean {
     pub(super) block: u64,
-    pub(super) roles: u8,
+    pub(super) roles: u16,
 }
 
 /// Targets whose entry says more than the decision: it is unsettled, has other generations or newer ones, or is damaged.
-pub(super) fn unclean(of_block: &[(Held, Role)], state: BlockState) -> u8 {
+pub(super) fn unclean(of_block: &[(Held, Role)], state: BlockState, layout: Layout) -> u16 {
     if state.lost {
         // A target that is absent may bring it back.
         return 0;
     }
-    let is_unclean = |role: &Role| {
-        let entries = of_block.iter().filter(|(_, of)| of == role);
+    layout.mask(|role| {
+        let entries = of_block.iter().filter(|(_, of)| *of == role);
         let entries: Vec<&Held> = entries.map(|(held, _)| held).collect();
         let holds = entries
             .iter()
@@ -233,9 +286,7 @@ pub(super) fn unclean(of_block: &[(Held, Role)], state: BlockState) -> u8 {
         let other = |held: &&&Held| held.damaged || held.generation > state.generation;
         entries.iter().any(|held| other(&held))
             || (holds && (entries.len() > 1 || state.generation == 0 || !entries[0].settled))
-    };
-    let roles = Role::ALL.into_iter().filter(is_unclean);
-    roles.fold(0, |mask, role| mask | role.bit())
+    })
 }
 
 #[cfg(test)]
@@ -244,11 +295,11 @@ mod tests {
 
     /// Generations of the targets, the newest first. A capital S marks a settled one, L a settled one without data, T one
     /// with a torn record, D a damaged entry. "absent", and "new" in front, are what they say; "at2" is the epoch that it has agreed with.
-    fn parse(targets: [&str; TARGETS]) -> (Vec<(Held, Role)>, Witnesses) {
+    fn parse(layout: Layout, targets: &[&str]) -> (Vec<(Held, Role)>, Witnesses) {
         let mut held = Vec::new();
-        let mut witnesses = [None; TARGETS];
-        for (role, text) in Role::ALL.into_iter().zip(targets) {
-            if text == "absent" {
+        let mut witnesses: Witnesses = layout.map(|_| None);
+        for (role, text) in layout.roles().zip(targets) {
+            if *text == "absent" {
                 continue;
             }
             let mut witness = Witness {
@@ -289,8 +340,8 @@ mod tests {
     }
 
     /// A record with the form of zeros cannot be read here.
-    fn decide(all: &[(Held, Role)], witnesses: &Witnesses) -> BlockState {
-        decide_block(all, witnesses, |held, role| {
+    fn decide(all: &[(Held, Role)], witnesses: &Witnesses, rule: Rule) -> BlockState {
+        decide_block(all, witnesses, rule, |held, role| {
             let is_older =
                 |(other, of): &(Held, Role)| *of == role && other.generation < held.generation;
             match held.kind == Kind::Zero && held.generation != 0 {
@@ -302,14 +353,24 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(targets: [&str; TARGETS], generation: u64, holders: u8, lost: bool) {
-        let (held, witnesses) = parse(targets);
-        let state = decide(&held, &witnesses);
+    fn check(targets: [&str; 3], generation: u64, holders: u16, lost: bool) {
+        check_by(VOTES, &targets, (generation, holders, lost));
+    }
+
+    const VOTES: Rule = Rule {
+        layout: Layout::HALVES,
+        trusted: None,
+    };
+
+    #[track_caller]
+    fn check_by(rule: Rule, targets: &[&str], expect: (u64, u16, bool)) {
+        let (held, witnesses) = parse(rule.layout, targets);
+        let state = decide(&held, &witnesses, rule);
         let count = state.generation & ((1 << COUNTER_BITS) - 1);
         assert_eq!(
             (count, state.holders, state.lost),
-            (generation, holders, lost),
-            "{targets:?}"
+            expect,
+            "{rule:?} {targets:?}"
         );
     }
 
@@ -463,9 +524,9 @@ mod tests {
 
     #[test]
     fn entries_that_say_more_than_the_decision_are_settled() {
-        let unclean_roles = |targets| {
-            let (held, witnesses) = parse(targets);
-            unclean(&held, decide(&held, &witnesses))
+        let unclean_roles = |targets: [&str; 3]| {
+            let (held, witnesses) = parse(Layout::HALVES, &targets);
+            unclean(&held, decide(&held, &witnesses, VOTES), Layout::HALVES)
         };
         assert_eq!(unclean_roles(["1S", "1S", ""]), 0);
         assert_eq!(unclean_roles(["2S", "2 1S", "1S"]), 0b010);
@@ -475,5 +536,47 @@ mod tests {
         assert_eq!(unclean_roles(["1S D", "1S", "1S"]), 0b001);
         assert_eq!(unclean_roles(["", "1 0S", ""]), 0b010);
         assert_eq!(unclean_roles(["2S", "1S", "absent"]), 0, "it is lost");
+    }
+
+    /// Only trusted targets decide, and one of a mirror is enough.
+    #[test]
+    fn trusted_targets_decide() {
+        let check = |layout: &str, trusted, targets: &[&str], expect| {
+            let rule = Rule {
+                layout: layout.parse().unwrap(),
+                trusted: Some(trusted),
+            };
+            check_by(rule, targets, expect);
+        };
+        check("mirror-2", 0b11, &["2S", "1S"], (2, 0b01, false));
+        check("mirror-2", 0b11, &["2 1S", "1S"], (2, 0b01, false));
+        check("mirror-2", 0b01, &["1S", "2S"], (1, 0b01, false));
+        check("mirror-2", 0b01, &["", "2S"], (0, 0, false));
+        check("mirror-2", 0b11, &["2T 1S", "1S"], (1, 0b11, false));
+        check("mirror-2", 0b11, &["D", "1S"], (1, 0b10, false));
+        check("mirror-2", 0b01, &["D", "1S"], (0, 0, true));
+        check("mirror-2", 0b11, &["1S", "absent"], (1, 0b01, true));
+        check("mirror-2", 0b10, &["new", "1S"], (1, 0b10, false));
+        check("2+2", 0b1111, &["2S", "1S", "1S", "1S"], (1, 0b1110, false));
+        check(
+            "2+2",
+            0b1111,
+            &["2S", "1S", "1S", "absent"],
+            (2, 0b0001, true),
+        );
+        check("2+2", 0b0111, &["2S", "1S", "1S", "2S"], (2, 0b1001, false));
+        check("2+2", 0b0011, &["1S", "1S", "2S", "2S"], (1, 0b0011, false));
+        check(
+            "4+2",
+            0b111111,
+            &["2S", "2S", "2S", "1S", "1S", "1S"],
+            (2, 0b000111, true),
+        );
+        check(
+            "4+2",
+            0b111111,
+            &["2S", "1S", "1S", "1S", "1S", "1S"],
+            (1, 0b111110, false),
+        );
     }
 }

@@ -1,13 +1,13 @@
 //! What the targets hold of blocks, and which of their records can be read: from this it is decided which generation counts.
 //!
 //! A record is read if the entry has an older generation beside it. Before a decision makes any target drop a generation,
-//! also the records of the one that counts have been read, so that two whole ones are left.
+//! also the records of the one that counts have been read, so that enough whole ones are left.
 
-use super::decide::{Record, Unclean, Witness, Witnesses, decide_block, unclean};
+use super::decide::{Record, Rule, Unclean, Witness, Witnesses, decide_block, unclean};
 use super::io::Targets;
 use super::state::{BlockState, PAGE};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{PerTarget, Role};
 use crate::store::{Held, Part, Step, Target};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,23 +19,34 @@ const GROUP: usize = 64;
 pub(super) type Records = BTreeSet<(u64, u64)>;
 
 /// What some targets hold.
-#[derive(Default)]
 pub(super) struct Evidence {
+    rule: Rule,
     /// By block, the newest generation first.
     held: Vec<(Held, Role)>,
     witnesses: Witnesses,
     /// Records that cannot be read and have an older generation beside them.
-    torn: [Records; TARGETS],
+    torn: PerTarget<Records>,
     /// Records that cannot be read and are the oldest of their entries.
-    gone: [Records; TARGETS],
+    gone: PerTarget<Records>,
 }
 
 impl Evidence {
+    fn new(rule: Rule) -> Self {
+        Self {
+            rule,
+            held: Vec::new(),
+            witnesses: rule.layout.map(|_| None),
+            torn: rule.layout.map(|_| Records::new()),
+            gone: rule.layout.map(|_| Records::new()),
+        }
+    }
+
     /// What one target holds of some blocks.
     ///
     /// # Errors
     /// It does not answer.
     pub(super) fn of_blocks(
+        rule: Rule,
         role: Role,
         target: &dyn Target,
         blocks: &BTreeSet<u64>,
@@ -52,11 +63,11 @@ impl Evidence {
                 Ok(())
             })?;
         }
-        Self::of_held(role, target, held)
+        Self::of_held(rule, role, target, held)
     }
 
-    fn of_held(role: Role, target: &dyn Target, held: Vec<Held>) -> Result<Self> {
-        let mut evidence = Self::default();
+    fn of_held(rule: Rule, role: Role, target: &dyn Target, held: Vec<Held>) -> Result<Self> {
+        let mut evidence = Self::new(rule);
         evidence.torn[role.index()] = torn(target, &held)?;
         evidence.witnesses[role.index()] = Some(Witness::of(&target.identity()));
         evidence.held = held.into_iter().map(|held| (held, role)).collect();
@@ -64,8 +75,8 @@ impl Evidence {
     }
 
     /// What several targets hold.
-    pub(super) fn together(parts: impl IntoIterator<Item = Self>) -> Self {
-        let mut all = Self::default();
+    pub(super) fn together(rule: Rule, parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut all = Self::new(rule);
         for part in parts {
             all.held.extend(part.held);
             for (role, torn) in part.torn.into_iter().enumerate() {
@@ -100,7 +111,7 @@ impl Evidence {
 
     /// Decides about a block.
     pub(super) fn decide(&self, of_block: &[(Held, Role)]) -> BlockState {
-        decide_block(of_block, &self.witnesses, |held, role| {
+        decide_block(of_block, &self.witnesses, self.rule, |held, role| {
             let record = (held.block, held.generation);
             if self.torn[role.index()].contains(&record) {
                 Record::Torn
@@ -122,9 +133,10 @@ impl Evidence {
         targets: &Targets,
         decided: impl Iterator<Item = (u64, BlockState)>,
     ) -> Result<bool, (Role, BlkError)> {
-        let mut unread: [Vec<Held>; TARGETS] = Default::default();
+        let layout = self.rule.layout;
+        let mut unread: PerTarget<Vec<Held>> = layout.map(|_| Vec::new());
         for (block, state) in decided {
-            for role in Role::ALL {
+            for role in layout.roles() {
                 let of_role = self.block(block).iter().filter(|(_, of)| *of == role);
                 let oldest = of_role.map(|(held, _)| held).rfind(|held| !held.damaged);
                 let is_unread = |held: &&Held| {
@@ -134,7 +146,7 @@ impl Evidence {
             }
         }
         let mut is_new = false;
-        for role in Role::ALL {
+        for role in layout.roles() {
             let Some(target) = &targets[role.index()] else {
                 continue;
             };
@@ -159,9 +171,14 @@ pub(super) struct Examined {
 ///
 /// # Errors
 /// A target does not answer.
-pub(super) fn examine(targets: &Targets, blocks: Range<u64>) -> Result<Examined, (Role, BlkError)> {
-    let mut parts: [Option<Part>; TARGETS] = Default::default();
-    for role in Role::ALL {
+pub(super) fn examine(
+    rule: Rule,
+    targets: &Targets,
+    blocks: Range<u64>,
+) -> Result<Examined, (Role, BlkError)> {
+    let layout = rule.layout;
+    let mut parts: PerTarget<Option<Part>> = layout.map(|_| None);
+    for role in layout.roles() {
         if let Some(target) = &targets[role.index()] {
             let part = target.part(blocks.clone()).map_err(|error| (role, error))?;
             parts[role.index()] = Some(part);
@@ -175,22 +192,22 @@ pub(super) fn examine(targets: &Targets, blocks: Range<u64>) -> Result<Examined,
         false => next,
     };
     let mut all = Vec::new();
-    for (role, part) in Role::ALL.into_iter().zip(parts) {
+    for (role, part) in layout.roles().zip(parts) {
         let (Some(mut part), Some(target)) = (part, &targets[role.index()]) else {
             continue;
         };
         part.held.retain(|held| held.block < next);
-        let evidence = Evidence::of_held(role, target.as_ref(), part.held);
+        let evidence = Evidence::of_held(rule, role, target.as_ref(), part.held);
         all.push(evidence.map_err(|error| (role, error))?);
     }
-    let mut evidence = Evidence::together(all);
+    let mut evidence = Evidence::together(rule, all);
     loop {
         let decided = evidence.blocks();
         let states = decided.map(|(block, of_block)| (block, evidence.decide(of_block)));
         let states: Vec<(u64, BlockState)> = states.collect();
         let decided = evidence.blocks().zip(&states);
         let unclean = decided.filter_map(|((block, of_block), (_, state))| {
-            let roles = unclean(of_block, *state);
+            let roles = unclean(of_block, *state, layout);
             (roles != 0).then_some((Unclean { block, roles }, *state))
         });
         let unclean: Vec<(Unclean, BlockState)> = unclean.collect();
@@ -263,7 +280,8 @@ fn has_bytes(held: &Held) -> bool {
 /// Generations whose entry a loss of power has left without its record. An older one beside it shows that it was not durable
 /// yet. Others are durable: if their records are wrong, the block is lost and not an older one.
 pub(super) fn torn(target: &dyn Target, held: &[Held]) -> Result<Records> {
-    let mut by_age: [Vec<&Held>; TARGETS - 1] = [Vec::new(), Vec::new()];
+    // An entry has three generations at most.
+    let mut by_age: [Vec<&Held>; 2] = [Vec::new(), Vec::new()];
     for of_block in held.chunk_by(|a, b| a.block == b.block) {
         let mut slots: Vec<&Held> = of_block.iter().filter(|held| !held.damaged).collect();
         slots.sort_unstable_by_key(|held| std::cmp::Reverse(held.generation));

@@ -1,10 +1,10 @@
-//! Flushes: two targets make each block durable that was written before. One that begins serves all requests that wait for one.
+//! Flushes: enough targets make each block durable that was written before. One that begins serves all requests that wait for one.
 
 use super::io::Targets;
 use super::pending::Due;
 use super::state::{Volume, add};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{PerTarget, Role};
 use crate::store::Target;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ impl Volume {
     /// Makes all data durable that was acknowledged before.
     ///
     /// # Errors
-    /// Fewer than two targets could do it for some block.
+    /// Too few targets could do it for some block.
     pub fn flush(&self) -> Result<()> {
         // What was acknowledged before is in each flush that begins from here on. A write and a flush have the lock of what
         // waits in common, which orders this, too.
@@ -40,25 +40,24 @@ impl Volume {
 
     /// As [`Volume::flush`], without a wait for targets that return.
     pub(super) fn flush_once(&self) -> Result<()> {
-        let (done, left) = self.flush_pending();
-        self.at_least_two(&done)?;
+        let left = self.flush_pending()?;
         if left.is_empty() {
             return Ok(());
         }
         // A target that had no space, or has returned, may take them now.
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             if let Ok(target) = self.target(role) {
                 self.replay(role, &target)?;
             }
         }
-        let (done, left) = self.flush_pending();
-        self.at_least_two(&done)?;
+        let left = self.flush_pending()?;
         match left.first() {
             None => Ok(()),
             Some(due) => Err(BlkError::TooFewTargets {
-                usable: 1,
+                layout: self.layout,
+                usable: self.layout.needed() - 1,
                 reasons: format!(
-                    "{} blocks since the last flush are durable at fewer than two, block {} first",
+                    "{} blocks since the last flush are durable at too few, block {} first",
                     left.len(),
                     due.block
                 ),
@@ -66,14 +65,14 @@ impl Volume {
         }
     }
 
-    /// Flushes all targets. Returns their results, and the blocks that fewer than two have made durable.
-    fn flush_pending(&self) -> ([Result<()>; TARGETS], Vec<Due>) {
+    /// Flushes all targets. Returns the blocks that too few have made durable.
+    fn flush_pending(&self) -> Result<Vec<Due>> {
         // First these: a target that takes a place afterwards is not flushed here.
         let targets = self.targets();
         let batch = self.pending.begin();
         let done = self.flush_targets(&targets);
         let mut durable = 0;
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             let (Ok(()), Some(target)) = (&done[role.index()], &targets[role.index()]) else {
                 continue;
             };
@@ -82,11 +81,13 @@ impl Volume {
                 durable |= role.bit();
             }
         }
-        (done, self.pending.done(batch, durable))
+        self.enough(&done)?;
+        self.acknowledge(durable)?;
+        Ok(self.pending.done(batch, durable, self.required()))
     }
 
     /// Flushes the targets, all at once. One that fails is not used any more: nobody knows what it has.
-    fn flush_targets(&self, targets: &Targets) -> [Result<()>; TARGETS] {
+    fn flush_targets(&self, targets: &Targets) -> PerTarget<Result<()>> {
         let flush = |role: Role| -> Result<()> {
             let target = targets[role.index()]
                 .as_ref()
@@ -95,15 +96,18 @@ impl Volume {
         };
         let waits = |target: &Arc<dyn Target>| !target.flushes_at_once();
         if !targets.iter().flatten().any(waits) {
-            return Role::ALL.map(flush);
+            return self.layout.map(flush);
         }
         std::thread::scope(|scope| {
-            let [first, second] =
-                [Role::First, Role::Second].map(|role| scope.spawn(move || flush(role)));
-            let parity = flush(Role::Parity);
-            let [first, second] = [first, second]
-                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            [first, second, parity]
+            let mut roles = self.layout.roles();
+            let last = roles.next_back().map(|role| move || flush(role));
+            let threads: PerTarget<_> =
+                roles.map(|role| scope.spawn(move || flush(role))).collect();
+            let last = last.map(|flush| flush());
+            let threads = threads.into_iter();
+            let others =
+                threads.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            others.chain(last).collect()
         })
     }
 

@@ -1,12 +1,12 @@
 //! Reads, writes and flushes of a volume.
 
+use super::parts::Halves;
 use super::seats::{Seat, same};
 use super::stack::View;
 use super::state::{BlockState, Volume, add};
 use crate::block::{self, Encoded, Kind};
-use crate::encryption::Seal;
 use crate::error::{BlkError, Result};
-use crate::geometry::{GeometryError, Role, TARGETS};
+use crate::geometry::{GeometryError, Layout, PerTarget, Role};
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, KEEP_ALL, Step, Target};
@@ -35,11 +35,11 @@ pub(super) struct BlockWrite {
     keep: u64,
     generation: u64,
     kind: Kind,
-    halves: [Half; TARGETS],
+    halves: PerTarget<Half>,
 }
 
 /// The targets that an operation uses. None: absent.
-pub(super) type Targets = [Option<Arc<dyn Target>>; TARGETS];
+pub(super) type Targets = PerTarget<Option<Arc<dyn Target>>>;
 
 /// Most blocks whose calls are under way at once, far below the number of locks.
 const GROUP_BLOCKS: usize = 64;
@@ -105,11 +105,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes `bytes` at `offset`. When it returns, the data is at two targets at least, and [`Volume::flush`] makes it
+    /// Writes `bytes` at `offset`. When it returns, the data is at enough targets, and [`Volume::flush`] makes it
     /// durable.
     ///
     /// # Errors
-    /// The range is outside the volume, a block that is written in part is lost, or fewer than two targets accept the
+    /// The range is outside the volume, a block that is written in part is lost, or too few targets accept the
     /// data. Each block then holds its old data, or the new one.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.geometry().check(offset, bytes.len() as u64)?;
@@ -212,7 +212,7 @@ impl Volume {
 
     /// The targets now.
     pub(super) fn targets(&self) -> Targets {
-        Role::ALL.map(|role| self.target(role).ok())
+        self.layout.map(|role| self.target(role).ok())
     }
 
     /// Takes the end of a step. A target that fails is not used any more, unless it is only full.
@@ -234,11 +234,11 @@ impl Volume {
         targets: &Targets,
         blocks: &'a [T],
         step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
-    ) -> Vec<[Result<()>; TARGETS]> {
-        begin(targets, blocks, step)
+    ) -> Vec<PerTarget<Result<()>>> {
+        begin(self.layout, targets, blocks, step)
             .into_iter()
             .map(|mut begun| {
-                Role::ALL.map(|role| {
+                self.layout.map(|role| {
                     let begun = begun[role.index()].take();
                     self.finish(targets, role, begun).map(drop)
                 })
@@ -246,10 +246,15 @@ impl Volume {
             .collect()
     }
 
-    /// An error unless two targets were successful.
-    pub(super) fn at_least_two(&self, done: &[Result<()>]) -> Result<()> {
+    /// The targets that were successful.
+    pub(super) fn successful(&self, done: &[Result<()>]) -> u16 {
+        self.layout.mask(|role| done[role.index()].is_ok())
+    }
+
+    /// An error unless so many targets were successful that they restore each block.
+    pub(super) fn enough(&self, done: &[Result<()>]) -> Result<()> {
         let usable = done.iter().filter(|done| done.is_ok()).count();
-        if usable >= 2 {
+        if usable >= self.layout.needed() {
             return Ok(());
         }
         if let Some(Err(BlkError::Full {
@@ -271,6 +276,7 @@ impl Volume {
         let reasons = done.iter().filter_map(|done| done.as_ref().err());
         let reasons: Vec<String> = reasons.map(ToString::to_string).collect();
         Err(BlkError::TooFewTargets {
+            layout: self.layout,
             usable,
             reasons: reasons.join(", "),
         })
@@ -339,13 +345,13 @@ impl Volume {
     pub(super) fn new_write(&self, block: u64, content: &[u8], allocate: bool) -> BlockWrite {
         let generation = self.next_generation();
         let seal = self.seal(block, generation);
-        let encoded = block::encode_with(content, allocate, seal);
+        let encoded = block::encode_with(self.layout, content, allocate, seal);
         self.new_generation((block, generation), encoded)
     }
 
     /// Lets the layer of a place not have the block any more.
     pub(super) fn new_hole(&self, block: u64) -> BlockWrite {
-        self.new_generation((block, self.next_generation()), block::hole())
+        self.new_generation((block, self.next_generation()), block::hole(self.layout))
     }
 
     fn new_generation(&self, (block, generation): (u64, u64), encoded: Encoded) -> BlockWrite {
@@ -365,12 +371,15 @@ impl Volume {
             },
             generation,
             kind,
-            halves: parts.map(|data| Half {
-                generation,
-                kind,
-                stored,
-                data,
-            }),
+            halves: parts
+                .into_iter()
+                .map(|data| Half {
+                    generation,
+                    kind,
+                    stored,
+                    data,
+                })
+                .collect(),
         }
     }
 
@@ -385,7 +394,9 @@ impl Volume {
                 keep: write.keep,
             })
         });
-        let is_prepared = |at: usize| prepared[at].iter().filter(|done| done.is_ok()).count() >= 2;
+        let needed = self.layout.needed();
+        let is_prepared =
+            |at: usize| prepared[at].iter().filter(|done| done.is_ok()).count() >= needed;
         let committed = self.each(&targets, &writes, |at, write, role| {
             (is_prepared(at) && prepared[at][role.index()].is_ok()).then_some(Step::Commit {
                 block: write.block,
@@ -404,21 +415,22 @@ impl Volume {
             let moved = moved.filter(|(_, done)| done.is_ok());
             let moved: usize = moved.map(|(half, _)| half.data.len()).sum();
             add(&self.counters.moved_bytes, moved as u64);
-            let done = self.at_least_two(prepared);
+            let done = self.enough(prepared);
             let done = done.and_then(|()| {
-                self.record(write, &targets, committed);
-                self.at_least_two(committed)
+                let holders = self.record(write, &targets, committed);
+                self.enough(committed)?;
+                self.acknowledge(holders)
             });
             result = result.and(done);
         }
         result
     }
 
-    /// Records who holds a block that was written.
-    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>; TARGETS]) {
+    /// Records and returns who holds a block that was written.
+    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>]) -> u16 {
         // A target that took a seat meanwhile does not hold it. The lock excludes that until the state is there.
         self.seats.look(|seats| {
-            let holds = |role: &Role| {
+            let holds = |role: Role| {
                 let at = role.index();
                 let is_used = matches!(
                     (&seats[at], &targets[at]),
@@ -430,8 +442,7 @@ impl Volume {
                         .as_ref()
                         .map_or_else(BlkError::is_full, |()| true)
             };
-            let holders = Role::ALL.into_iter().filter(holds);
-            let holders = holders.fold(0, |mask, role| mask | role.bit());
+            let holders = self.layout.mask(holds);
             self.set_state(
                 write.block,
                 BlockState {
@@ -446,12 +457,12 @@ impl Volume {
             let parts = Arc::new(write.halves);
             self.pending
                 .wrote(write.block, write.generation, holders, parts);
-        });
+            holders
+        })
     }
 
     /// Reads a group of pieces into their part of the caller's bytes.
     fn read_group(&self, of: Option<u32>, group: &[Piece], bytes: &mut [u8]) -> Result<()> {
-        const DATA: [Role; 2] = [Role::First, Role::Second];
         let _locks = self.lock_all(group);
         let view = self.view(of)?;
         self.know_group(&view, group)?;
@@ -461,14 +472,19 @@ impl Volume {
             (piece, block, self.state(block))
         };
         let fetches: Vec<(&Piece, u64, BlockState)> = group.iter().map(fetch).collect();
-        let begun = begin(&targets, &fetches, |_, (_, block, state), role| {
-            let held =
-                !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
-            (held && DATA.contains(&role)).then_some(Step::Fetch {
-                block: *block,
-                generation: state.generation,
-            })
-        });
+        let begun = begin(
+            self.layout,
+            &targets,
+            &fetches,
+            |_, (_, block, state), role| {
+                let held =
+                    !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
+                (held && is_source(role, *block)).then_some(Step::Fetch {
+                    block: *block,
+                    generation: state.generation,
+                })
+            },
+        );
         let is_zero = |state: &BlockState| !state.lost && (state.generation == 0 || state.zero);
         let shows_zeros = fetches.iter().any(|(_, _, state)| is_zero(state));
         let mut whole = Vec::new();
@@ -476,8 +492,8 @@ impl Volume {
         let mut result = Ok(());
         // All are taken, also after an error.
         for ((piece, block, state), begun) in fetches.into_iter().zip(begun) {
-            let mut halves = Halves::default();
-            for (role, begun) in Role::ALL.into_iter().zip(begun) {
+            let mut halves = Halves::new(self.layout);
+            for (role, begun) in self.layout.roles().zip(begun) {
                 if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
                     let found = target.finish(begun);
                     self.judge(role, target, found.as_ref().err());
@@ -502,19 +518,19 @@ impl Volume {
         result
     }
 
-    /// Checks at two targets that no other process has opened the volume since.
+    /// Checks at enough targets that no other process has opened the volume since.
     fn confirm(&self) -> Result<()> {
         let targets = self.targets();
         let begin = |target: &Option<Arc<dyn Target>>| Some(target.as_ref()?.begin_confirm());
-        let begun = targets.each_ref().map(begin);
-        let done = Role::ALL.into_iter().zip(begun);
+        let begun: PerTarget<_> = targets.iter().map(begin).collect();
+        let done = self.layout.roles().zip(begun);
         let done = done.map(|(role, begun)| self.finish(&targets, role, begun).map(drop));
-        self.at_least_two(&done.collect::<Vec<_>>())
+        self.enough(&done.collect::<Vec<_>>())
     }
 
     /// Reads a block. The caller holds its lock.
     pub(super) fn read_block(&self, block: u64, into: &mut [u8]) -> Result<()> {
-        self.decode_block(block, self.state(block), Halves::default(), into)
+        self.decode_block(block, self.state(block), Halves::new(self.layout), into)
     }
 
     /// Decodes a block from the halves that were fetched, and fetches what is absent. The caller holds its lock.
@@ -528,21 +544,25 @@ impl Volume {
         if state.lost {
             return Err(BlkError::Lost {
                 block,
-                reason: "fewer than two targets hold its last generation".to_owned(),
+                reason: "too few targets hold its last generation".to_owned(),
             });
         }
         if state.generation == 0 || state.zero {
             into.fill(0);
             return Ok(());
         }
-        for role in [Role::First, Role::Second] {
+        for role in self.layout.roles().filter(|role| is_source(*role, block)) {
             if halves.found[role.index()].is_none() {
                 self.get(block, state, role, &mut halves);
             }
         }
-        if halves.count() < 2 {
-            self.get(block, state, Role::Parity, &mut halves);
+        if !halves.are_enough() {
             add(&self.counters.degraded_reads, 1);
+        }
+        for role in self.layout.roles() {
+            if !halves.are_enough() && halves.found[role.index()].is_none() {
+                self.get(block, state, role, &mut halves);
+            }
         }
         self.add_kept(block, state, &mut halves);
         halves
@@ -554,7 +574,7 @@ impl Volume {
 
     /// Adds the parts that are still in memory, if the targets do not have enough.
     pub(super) fn add_kept(&self, block: u64, state: BlockState, halves: &mut Halves) {
-        if halves.count() >= 2 {
+        if halves.are_enough() {
             return;
         }
         if let Some(parts) = self.pending.parts(block, state.generation) {
@@ -599,7 +619,7 @@ impl Volume {
     /// number of halves.
     pub(super) fn write_again(&self, block: u64, state: BlockState, halves: &Halves) -> u64 {
         let mut written = 0;
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             let Some(Err(error)) = &halves.found[role.index()] else {
                 continue;
             };
@@ -664,17 +684,18 @@ impl Volume {
 /// Begins a step for each block at each target, first at those elsewhere: they work while those of this process do. `step`
 /// returns nothing for those that are left out.
 fn begin<'a, T>(
+    layout: Layout,
     targets: &Targets,
     blocks: &'a [T],
     step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
-) -> Vec<[Option<Begun>; TARGETS]> {
-    let mut begun: Vec<[Option<Begun>; TARGETS]> =
-        blocks.iter().map(|_| Default::default()).collect();
+) -> Vec<PerTarget<Option<Begun>>> {
+    let nothing = |_| layout.map(|_| None);
+    let mut begun: Vec<PerTarget<Option<Begun>>> = blocks.iter().map(nothing).collect();
     let is_elsewhere = |role: &Role| {
         let target = targets[role.index()].as_ref();
         target.is_some_and(|target| target.is_elsewhere())
     };
-    let mut roles = Role::ALL;
+    let mut roles: PerTarget<Role> = layout.roles().collect();
     roles.sort_by_key(|role| !is_elsewhere(role));
     let (mut places, mut steps) = (Vec::new(), Vec::new());
     for role in roles {
@@ -700,82 +721,16 @@ fn begin<'a, T>(
     begun
 }
 
+/// True if a read takes a block from this role, as long as nothing is lost: from the parts of data, or one of the copies.
+fn is_source(role: Role, block: u64) -> bool {
+    let layout = role.layout();
+    match layout.is_mirror() {
+        true => block % layout.targets() as u64 == role.index() as u64,
+        false => role.is_data(),
+    }
+}
+
 fn length_of(length: u64) -> Result<usize> {
     let error = |_| GeometryError::Size(format!("{length} bytes at once"));
     Ok(usize::try_from(length).map_err(error)?)
-}
-
-/// The parts of a block that were fetched. None: not asked for.
-#[derive(Debug, Default)]
-pub(super) struct Halves {
-    pub(super) found: [Option<Result<Half>>; TARGETS],
-}
-
-impl Halves {
-    fn get(&self, role: Role) -> Option<&Half> {
-        self.found[role.index()].as_ref()?.as_ref().ok()
-    }
-
-    pub(super) fn count(&self) -> usize {
-        Role::ALL
-            .into_iter()
-            .filter(|role| self.get(*role).is_some())
-            .count()
-    }
-
-    /// Form and stored length, as two parts agree on.
-    fn agreed(&self) -> Option<&Half> {
-        let mut halves = Role::ALL.into_iter().filter_map(|role| self.get(role));
-        let first = halves.next()?;
-        let same = |other: &Half| (other.kind, other.stored) == (first.kind, first.stored);
-        (self.count() >= 2 && halves.all(same)).then_some(first)
-    }
-
-    /// Decodes the block from its halves, one of which may have to be restored.
-    pub(super) fn decode(
-        &self,
-        seal: Option<Seal<'_>>,
-        into: &mut [u8],
-    ) -> Result<(), block::BadBlock> {
-        match (self.get(Role::First), self.get(Role::Second)) {
-            (Some(first), Some(second)) if self.agreed().is_some() => {
-                block::decode_with(first.kind, (&first.data, &second.data), seal, into)
-            }
-            _ => {
-                let (first, second) = (self.restored(Role::First)?, self.restored(Role::Second)?);
-                block::decode_with(first.kind, (&first.data, &second.data), seal, into)
-            }
-        }
-    }
-
-    /// Why the block cannot be decoded.
-    pub(super) fn lost(&self, block: u64, error: block::BadBlock) -> BlkError {
-        let reasons = self
-            .found
-            .iter()
-            .flatten()
-            .filter_map(|found| found.as_ref().err());
-        let mut reasons: Vec<String> = reasons.map(ToString::to_string).collect();
-        if self.count() >= 2 {
-            reasons.push(error.to_string());
-        }
-        BlkError::Lost {
-            block,
-            reason: reasons.join(", "),
-        }
-    }
-
-    /// The part of a role, restored from the two others.
-    pub(super) fn restored(&self, role: Role) -> Result<Half, block::BadBlock> {
-        let agreed = self.agreed().ok_or(block::BadBlock::Halves)?;
-        let part = |role| self.get(role).map_or(&[][..], |half| &half.data);
-        let data = match self.get(role) {
-            Some(half) => half.data.clone(),
-            None => block::restore(role, agreed.stored, Role::ALL.map(part))?,
-        };
-        Ok(Half {
-            data,
-            ..agreed.clone()
-        })
-    }
 }

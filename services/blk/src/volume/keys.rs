@@ -7,7 +7,7 @@
 use super::state::{BlockState, Volume};
 use crate::encryption::{Cipher, KeyFile, Seal, Wrapping, newest};
 use crate::error::{BlkError, Result};
-use crate::geometry::Role;
+use crate::geometry::PerTarget;
 use crate::store::{Identity, Mark, Standing, Target};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -105,7 +105,7 @@ impl Volume {
     /// the one of before does not. Targets that are absent get the new wrapping when they return.
     ///
     /// # Errors
-    /// The volume is not encrypted, or fewer than two targets take the new wrapping: then the file of before still counts.
+    /// The volume is not encrypted, or too few targets take the new wrapping: then the file of before still counts.
     pub fn rotate_key(&self, file: &KeyFile) -> Result<()> {
         // A target that takes its place meanwhile would not know it.
         let _turn = self.arrival();
@@ -117,7 +117,7 @@ impl Volume {
             )));
         };
         let wrapping = cipher.wrap(file, self.id, before.revision + 1)?;
-        let done = self.at_least_two(&self.tell_all(wrapping));
+        let done = self.enough(&self.tell_all(wrapping));
         if done.is_ok() {
             *self.wrapping() = Some(wrapping);
             return done;
@@ -132,8 +132,8 @@ impl Volume {
         done
     }
 
-    fn tell_all(&self, wrapping: Wrapping) -> [Result<()>; 3] {
-        Role::ALL.map(|role| {
+    fn tell_all(&self, wrapping: Wrapping) -> PerTarget<Result<()>> {
+        self.layout.map(|role| {
             let target = self.target(role)?;
             let told = target.mark(self.epoch, Mark::Wrapping(wrapping));
             told.inspect_err(|error| self.fail(&target, error))

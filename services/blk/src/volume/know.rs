@@ -4,7 +4,7 @@ use super::evidence::examine;
 use super::seats::Seat;
 use super::state::{PAGE, Volume};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Geometry, Role};
+use crate::geometry::Geometry;
 use crate::store::Mark;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -58,12 +58,12 @@ impl Volume {
         loop {
             let forgets = self.blocks().forgets();
             let targets = self.targets();
-            let present = Role::ALL.map(|role| match targets[role.index()] {
+            let present = self.layout.map(|role| match targets[role.index()] {
                 Some(_) => Ok(()),
                 None => Err(BlkError::Offline(role)),
             });
-            self.at_least_two(&present)?;
-            match examine(&targets, blocks.clone()) {
+            self.enough(&present)?;
+            match examine(self.rule(), &targets, blocks.clone()) {
                 Err((role, error)) => {
                     if let Some(target) = &targets[role.index()] {
                         self.fail(target, &error);
@@ -113,18 +113,21 @@ impl Volume {
             }
         }
         self.grow_layers(wanted.blocks())?;
-        let grown = Role::ALL.map(|role| self.target(role)?.grow(wanted.blocks()));
-        for (role, done) in Role::ALL.into_iter().zip(&grown) {
+        let grown = self
+            .layout
+            .map(|role| self.target(role)?.grow(wanted.blocks()));
+        for (role, done) in self.layout.roles().zip(&grown) {
             if let (Err(error), Ok(target)) = (done, self.target(role)) {
                 self.fail(&target, error);
             }
         }
-        self.at_least_two(&grown)?;
+        self.enough(&grown)?;
+        self.acknowledge(self.successful(&grown))?;
         self.size.store(wanted.blocks(), Ordering::Release);
         Ok(wanted)
     }
 
-    /// Flushes. If all three targets hold everything then, records that they are equal: the next opening looks only at what
+    /// Flushes. If all targets hold everything then, records that they are equal: the next opening looks only at what
     /// changes from then on. No request may be under way, nor follow.
     ///
     /// # Errors
@@ -138,7 +141,7 @@ impl Volume {
         if !are_there || !is_undisturbed || !self.blocks().is_whole() || !self.pending.is_empty() {
             return Ok(());
         }
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             let Ok(target) = self.target(role) else {
                 return Ok(());
             };

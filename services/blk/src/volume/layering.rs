@@ -3,7 +3,6 @@
 use super::stack::View;
 use super::state::{BlockState, Volume};
 use crate::error::{BlkError, Result};
-use crate::geometry::Role;
 use crate::layers::Layers;
 use crate::store::Target;
 use std::ops::Range;
@@ -125,20 +124,22 @@ impl Volume {
         }
     }
 
-    /// Makes a table that of the volume: durably, at two targets at least. The caller has all locks of blocks, and keeps targets
+    /// Makes a table that of the volume: durably, at enough targets. The caller has all locks of blocks, and keeps targets
     /// from taking their places.
     ///
     /// # Errors
-    /// Fewer than two targets took it. A later opening may find it nevertheless: it shows no other data.
+    /// Too few targets took it. A later opening may find it nevertheless: it shows no other data.
     pub(super) fn adopt(&self, layers: Layers) -> Result<()> {
         let tell = |layers: &Layers| {
-            Role::ALL.map(|role| -> Result<()> {
+            self.layout.map(|role| -> Result<()> {
                 let target = self.target(role)?;
                 let told = target.set_layers(layers);
                 told.inspect_err(|error| self.fail(&target, error))
             })
         };
-        if let Err(error) = self.at_least_two(&tell(&layers)) {
+        let told = tell(&layers);
+        let done = self.enough(&told);
+        if let Err(error) = done.and_then(|()| self.acknowledge(self.successful(&told))) {
             let mut before = Layers::clone(&self.layering.table());
             before.version = layers.version;
             let before = before.next();

@@ -182,7 +182,7 @@ impl Volume {
                     copied.push((*block, state.generation));
                 }
                 Err(error)
-                    if error.wants_target() && self.targets().iter().flatten().count() < 3 =>
+                    if error.wants_target() && self.targets().iter().any(Option::is_none) =>
                 {
                     return Err(error);
                 }

@@ -1,5 +1,8 @@
 //! A volume: blocks in two halves and their parity on three targets, two of which are enough.
 //!
+//! This describes that layout. Of others [`Layout::needed`](crate::Layout::needed) targets are enough, and the trusted ones
+//! take the place of two (`trust`).
+//!
 //! # Writes
 //! Each write of a block has a generation, a number that no other write of the volume has. All targets first store their
 //! part beside the generation before it, and then settle it. A write is acknowledged when two targets have settled it.
@@ -45,6 +48,7 @@ mod know;
 mod layering;
 mod merge;
 mod open;
+mod parts;
 mod pending;
 mod repair;
 mod replace;
@@ -56,6 +60,8 @@ mod stack;
 mod state;
 #[cfg(test)]
 mod tests;
+mod trust;
+mod trustees;
 mod turns;
 
 pub use io::Extent;

@@ -1,33 +1,52 @@
 //! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
-use super::decide::Unclean;
+use super::decide::{Rule, Unclean};
 use super::evidence::{changed, examine, pages};
+use super::io::Targets;
 use super::keys;
 use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
 use super::stack::Layering;
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
+use super::trustees::{Trust, is_used};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::encryption::{KeyFile, Wrapping};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{Layout, PerTarget, Role};
 use crate::layers::Layers;
 use crate::say::say;
-use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target};
+use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target, Trusted};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+/// Most epochs that an opening leaves out for those of absent targets that count as gone.
+const FORGOTTEN: u64 = 1 << 16;
+
+/// How many it leaves out. By chance: openings that know nothing of each other have different ones.
+fn forgotten_epochs() -> Result<u64> {
+    let random = xgvmi_daemon::random().map_err(|error| BlkError::io("an epoch", error))?;
+    // Cannot be cut: below 2^16.
+    Ok(FORGOTTEN / 4 + u64::try_from(random % u128::from(FORGOTTEN)).unwrap_or(0))
+}
+
 /// The targets of an opening. One that fails is left out.
 struct Found {
-    seats: [Option<Arc<dyn Target>>; TARGETS],
-    reasons: [String; TARGETS],
+    layout: Layout,
+    /// Absent targets count as gone, also if they may have served since.
+    are_gone: bool,
+    seats: Targets,
+    reasons: PerTarget<String>,
 }
 
 impl Found {
     /// Puts targets at their places.
-    fn new(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
-        let mut seats: [Option<Arc<dyn Target>>; TARGETS] = [None, None, None];
+    fn new(targets: Vec<Arc<dyn Target>>, are_gone: bool) -> Result<Self> {
+        let layout = targets
+            .first()
+            .map(|target| target.identity().role.layout());
+        let layout = layout.unwrap_or_default();
+        let mut seats: Targets = layout.map(|_| None);
         let mut first: Option<(String, Identity)> = None;
         for target in targets {
             let identity = target.identity();
@@ -48,23 +67,64 @@ impl Found {
         }
         let absent = || "it was not there when the volume was opened".to_owned();
         Ok(Self {
+            layout,
+            are_gone,
             seats,
-            reasons: [(); TARGETS].map(|()| absent()),
+            reasons: layout.map(|_| absent()),
         })
     }
 
     fn present(&self) -> impl Iterator<Item = (Role, &Arc<dyn Target>)> {
-        let seats = Role::ALL.into_iter().zip(&self.seats);
+        let seats = self.layout.roles().zip(&self.seats);
         seats.filter_map(|(role, seat)| Some((role, seat.as_ref()?)))
     }
 
-    /// The identity of the volume. Two targets are enough that are not new: one of them has each acknowledged write.
+    /// The identity of the volume. Of two halves two targets are enough that are not new: one of them has each acknowledged write.
     fn identity(&self) -> Result<Identity> {
         let identities = self.present().map(|(_, target)| target.identity());
-        let mut old = identities.filter(|identity| identity.standing != Standing::New);
-        match (old.next(), old.next()) {
-            (Some(identity), Some(_)) => Ok(identity),
-            _ => Err(too_few(&self.seats)),
+        let old = identities.filter(|identity| identity.standing != Standing::New);
+        let old: PerTarget<Identity> = old.collect();
+        let absent = self.may_be_ahead();
+        if absent != 0 && !self.are_gone && old.len() >= self.layout.needed() {
+            let absent = self.layout.roles().filter(|role| absent & role.bit() != 0);
+            let absent: Vec<String> = absent.map(|role| role.to_string()).collect();
+            return Err(BlkError::Ahead {
+                roles: absent.join(", "),
+            });
+        }
+        match old.first() {
+            Some(identity) if old.len() >= self.layout.needed() => Ok(*identity),
+            _ => Err(too_few(self.layout, &self.seats)),
+        }
+    }
+
+    /// Which targets are trusted, as those tell that know it best (`trust`).
+    fn trusted(&self) -> Trusted {
+        let identities = self.present().map(|(_, target)| target.identity());
+        let old = identities.filter(|identity| identity.standing != Standing::New);
+        let newest = old.map(|identity| identity.trusted);
+        newest
+            .max_by_key(|trusted| (trusted.epoch, trusted.revision))
+            .unwrap_or_default()
+    }
+
+    /// The trusted targets that are there.
+    fn deciders(&self) -> u16 {
+        let roles = self.trusted().roles;
+        self.layout.mask(|role| {
+            let target = self.seats[role.index()].as_ref();
+            roles & role.bit() != 0
+                && target.is_some_and(|target| target.identity().standing != Standing::New)
+        })
+    }
+
+    /// Trusted targets that are absent, if they are so many that they may have served without those that are there.
+    fn may_be_ahead(&self) -> u16 {
+        let deciders = self.deciders();
+        let absent = self.trusted().roles & !deciders;
+        match is_used(self.layout) && (!self.layout.is_short(absent) || deciders == 0) {
+            true => absent,
+            false => 0,
         }
     }
 
@@ -83,9 +143,9 @@ impl Found {
     fn each<T>(
         &mut self,
         mut call: impl FnMut(Role, &dyn Target) -> Result<T>,
-    ) -> Result<[Option<T>; TARGETS]> {
-        let mut results = [const { None }; TARGETS];
-        for role in Role::ALL {
+    ) -> Result<PerTarget<Option<T>>> {
+        let mut results: PerTarget<Option<T>> = self.layout.map(|_| None);
+        for role in self.layout.roles() {
             let Some(target) = self.seats[role.index()].clone() else {
                 continue;
             };
@@ -109,7 +169,7 @@ impl Found {
     /// Leaves out targets in whose place others are.
     fn leave_out_replaced(&mut self) -> Result<Members> {
         let members = newest(self.present().map(|(_, target)| target.identity()));
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             let target = self.seats[role.index()].clone();
             if let Some(Err(error)) = target.map(|target| check_member(&members, target.as_ref())) {
                 self.leave_out(role, error)?;
@@ -123,7 +183,8 @@ impl Found {
         let mut members = known;
         for (role, target) in self.present() {
             let id = target.identity().target;
-            if members.of(role).is_some_and(|of_role| of_role != id) {
+            let is_new = is_used(self.layout) && target.identity().standing == Standing::New;
+            if members.of(role).map_or(is_new, |of_role| of_role != id) {
                 members = members.with(role, id);
             }
         }
@@ -174,6 +235,44 @@ impl Found {
         }
     }
 
+    /// An error if two targets were each used without the other.
+    fn check_apart(&self) -> Result<()> {
+        let all: PerTarget<_> = self.present().collect();
+        let trusts = |one: &Identity, other: &Identity| {
+            let is_new = one.standing == Standing::New || !is_used(self.layout);
+            is_new || one.trusted.roles & other.role.bit() != 0
+        };
+        for (_, one) in &all {
+            for (_, other) in &all {
+                let (ours, theirs) = (one.identity(), other.identity());
+                if !trusts(&ours, &theirs) && !trusts(&theirs, &ours) && ours.role != theirs.role {
+                    return Err(BlkError::Disagree {
+                        first: one.name().to_owned(),
+                        second: other.name().to_owned(),
+                        difference: "each was used without the other: give one of them, and a new one for the other"
+                            .to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Trusted targets that are absent, and that are said to be gone.
+    fn forgotten(&self) -> u16 {
+        match self.are_gone {
+            true => self.may_be_ahead(),
+            false => 0,
+        }
+    }
+
+    fn rule(&self) -> Rule {
+        Rule {
+            layout: self.layout,
+            trusted: is_used(self.layout).then(|| self.trusted().roles & !self.forgotten()),
+        }
+    }
+
     /// Decides about all blocks that may have changed since the targets were equal.
     fn decide(&mut self, blocks: u64) -> Result<Decided> {
         loop {
@@ -196,14 +295,14 @@ impl Found {
             ranges = pages(ranges, blocks);
         }
         let mut decided = Decided {
-            blocks: Blocks::new(equal == 0),
+            blocks: Blocks::new(self.layout, equal == 0),
             unclean: Vec::new(),
             equal,
         };
         for range in ranges {
             let mut from = range.start;
             while from < range.end {
-                let found = examine(&self.seats, from..range.end)?;
+                let found = examine(self.rule(), &self.seats, from..range.end)?;
                 decided.blocks.learn(&found.states);
                 decided.unclean.extend(found.unclean);
                 from = found.next;
@@ -231,7 +330,19 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`], or the key file is missing, is not the volume's, or the volume is not encrypted.
     pub fn open_with(targets: Vec<Arc<dyn Target>>, key: Option<&KeyFile>) -> Result<Self> {
-        Self::open_as(targets, Some(key))
+        Self::open_as(targets, Some(key), false)
+    }
+
+    /// As [`Volume::open_with`], also if absent targets may hold newer data than these: they count as gone. When one returns, its
+    /// newer data is lost.
+    ///
+    /// # Errors
+    /// As [`Volume::open_with`].
+    pub fn open_without_absent(
+        targets: Vec<Arc<dyn Target>>,
+        key: Option<&KeyFile>,
+    ) -> Result<Self> {
+        Self::open_as(targets, Some(key), true)
     }
 
     /// State of the volume on these targets, also while another process uses them. Changes nothing.
@@ -239,18 +350,28 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn inspect(targets: Vec<Arc<dyn Target>>) -> Result<VolumeStatus> {
-        Ok(Self::open_as(targets, None)?.status())
+        Ok(Self::open_as(targets, None, true)?.status())
     }
 
     /// Opens the volume, as its owner with a key file if it has one, or to look at it.
-    fn open_as(targets: Vec<Arc<dyn Target>>, owner: Option<Option<&KeyFile>>) -> Result<Self> {
+    fn open_as(
+        targets: Vec<Arc<dyn Target>>,
+        owner: Option<Option<&KeyFile>>,
+        are_gone: bool,
+    ) -> Result<Self> {
         let as_owner = owner.is_some();
-        let mut found = Found::new(targets)?;
+        let mut found = Found::new(targets, are_gone)?;
         found.identity()?;
         let mut members = found.leave_out_replaced()?;
+        found.check_apart()?;
         let identity = found.identity()?;
         let epochs = found.present().map(|(_, target)| target.identity().epoch);
-        let epoch = epochs.max().unwrap_or(0) + 1;
+        // What counts as gone may have been opened as well.
+        let step = match found.forgotten() {
+            0 => 1,
+            _ => forgotten_epochs()?,
+        };
+        let epoch = epochs.max().unwrap_or(0) + step;
         if epoch > EPOCH_MAX {
             return Err(BlkError::Epochs(EPOCH_MAX));
         }
@@ -283,22 +404,31 @@ impl Volume {
             false => layers.step,
         };
         let decided = found.decide(blocks.max(layers.end))?;
+        let trusted = found.trusted();
+        let deciders = found.deciders();
         let damaged = found.present().map(|(_, target)| target.usage().damaged);
         let damaged = damaged.sum();
-        let Found { mut seats, reasons } = found;
+        let Found {
+            layout,
+            mut seats,
+            reasons,
+            ..
+        } = found;
         let mut reasons = reasons.into_iter();
-        let seats = Role::ALL.map(|role| {
+        let seats = layout.map(|role| {
             let reason = reasons.next().unwrap_or_default();
             match seats[role.index()].take() {
                 Some(target) => Seat::Present(Occupant {
                     target,
                     whole: false,
                     arriving: false,
+                    trusted: deciders & role.bit() != 0,
                 }),
                 None => Seat::Absent(reason),
             }
         });
         let volume = Self {
+            layout,
             block_size: identity.geometry.block_size(),
             size: AtomicU64::new(blocks),
             id: identity.volume,
@@ -306,10 +436,11 @@ impl Volume {
             equal: decided.equal,
             disturbed: AtomicBool::new(false),
             counter: AtomicU64::new(0),
-            seats: Arc::new(Seats::new(seats)),
+            seats: Arc::new(Seats::new(layout, seats)),
             blocks: Mutex::new(decided.blocks),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
-            pending: Pending::default(),
+            pending: Pending::new(layout),
+            trust: Trust::new(trusted),
             members: Mutex::new(members),
             wrapping: Mutex::new(wrapping),
             cipher,
@@ -324,23 +455,40 @@ impl Volume {
             counters: Counters::default(),
         };
         add(&volume.counters.damaged_entries, damaged);
-        for role in Role::ALL {
+        for role in layout.roles() {
             if let Ok(target) = volume.target(role) {
                 target.seated(volume.seating());
             }
         }
         if as_owner {
-            if !decided.unclean.is_empty() {
-                // Before one of them loses what it says otherwise: after a kill the others know that it was decided.
-                volume.mark_agreed()?;
-            }
-            let kept = volume.settle(&decided.unclean)?;
-            if kept != 0 {
-                volume.disturbed.store(true, Ordering::Relaxed);
-            }
-            volume.take_over(kept)?;
+            volume.settle_all(&decided.unclean, deciders)?;
         }
         Ok(volume)
+    }
+
+    /// Makes it so that all targets say what was decided.
+    fn settle_all(&self, all: &[Unclean], deciders: u16) -> Result<()> {
+        if is_used(self.layout) {
+            // Before anything of what was decided is changed or shown: the absent ones do not decide otherwise later.
+            self.trust_only(deciders, true)?;
+        }
+        if !all.is_empty() {
+            // Before one of them loses what it says otherwise: after a kill the others know that it was decided.
+            self.mark_agreed()?;
+        }
+        let kept = self.settle(all)?;
+        if kept != 0 {
+            self.disturbed.store(true, Ordering::Relaxed);
+        }
+        self.give_what_lacks(deciders)?;
+        self.take_over(kept)?;
+        if is_used(self.layout) {
+            let blocks = self.blocks();
+            let lacking = self.layout.mask(|role| !blocks.holds_all(role));
+            drop(blocks);
+            self.distrust(lacking | kept)?;
+        }
+        Ok(())
     }
 
     /// What a target asks before it is given up.
@@ -350,14 +498,14 @@ impl Volume {
     }
 
     /// Leaves in entries only what was decided, and makes that durable. Returns the targets that still have something else.
-    pub(super) fn settle(&self, blocks: &[Unclean]) -> Result<u8> {
+    pub(super) fn settle(&self, blocks: &[Unclean]) -> Result<u16> {
         let mut kept = 0;
         for group in blocks.chunks(self.group()) {
             let _locks = self.lock_blocks(group.iter().map(|unclean| unclean.block));
             // First all get the generation, and only then it is settled at the others, as in a write: two of them show it,
             // whichever two are there after a kill.
             for unclean in group {
-                for role in Role::ALL {
+                for role in self.layout.roles() {
                     let wrong = !self.put_right(unclean.block, role);
                     kept |= if wrong { unclean.roles & role.bit() } else { 0 };
                 }
@@ -373,7 +521,7 @@ impl Volume {
                 })
             });
             for ((unclean, state), done) in steps.iter().zip(done) {
-                for role in Role::ALL {
+                for role in self.layout.roles() {
                     if !state.lost && done[role.index()].is_err() {
                         kept |= unclean.roles & role.bit();
                     }
@@ -384,6 +532,31 @@ impl Volume {
             self.flush_once()?;
         }
         Ok(kept)
+    }
+
+    /// Gives trusted targets what was decided and they lack: a write that was cut off.
+    fn give_what_lacks(&self, deciders: u16) -> Result<()> {
+        if !is_used(self.layout) {
+            return Ok(());
+        }
+        let mut gave = false;
+        for role in self
+            .layout
+            .roles()
+            .filter(|role| deciders & role.bit() != 0)
+        {
+            if self.blocks().holds_all(role) {
+                continue;
+            }
+            for block in self.written_blocks(0..self.end()) {
+                let _lock = self.lock(block);
+                gave |= !self.state(block).is_held_by(role) && self.put_right(block, role);
+            }
+        }
+        match gave {
+            true => self.flush_once(),
+            false => Ok(()),
+        }
     }
 
     /// Writes a block at a target that does not have it. False if that is not possible now. The caller holds its lock.
@@ -409,13 +582,14 @@ impl Volume {
             let marked = target.mark(self.epoch, Mark::Agreed);
             marked.inspect_err(|error| self.fail(&target, error))
         };
-        self.at_least_two(&Role::ALL.map(mark))
+        self.enough(&self.layout.map(mark))
     }
 
     /// Records at the targets, but for those in `kept`, that they have taken over the decisions of this opening.
-    fn take_over(&self, kept: u8) -> Result<()> {
-        let done: Vec<Result<()>> = Role::ALL
-            .into_iter()
+    fn take_over(&self, kept: u16) -> Result<()> {
+        let done: Vec<Result<()>> = self
+            .layout
+            .roles()
             .map(|role| {
                 let target = self.target(role)?;
                 if kept & role.bit() != 0 {
@@ -434,7 +608,7 @@ impl Volume {
                 Ok(())
             })
             .collect();
-        self.at_least_two(&done)
+        self.enough(&done)
     }
 }
 
@@ -447,6 +621,8 @@ pub(super) fn agree(first: (&str, &Identity), second: (&str, &Identity)) -> Resu
         format!("{} and {}", ours.geometry, theirs.geometry)
     } else if let Some(difference) = keys::difference(ours, theirs) {
         difference.to_owned()
+    } else if ours.role.layout() != theirs.role.layout() {
+        format!("layout {} and {}", ours.role.layout(), theirs.role.layout())
     } else {
         return Ok(());
     };
@@ -465,7 +641,7 @@ fn same_role(first: &Identity, second: &Identity) -> String {
     }
 }
 
-fn too_few(seats: &[Option<Arc<dyn Target>>; TARGETS]) -> BlkError {
+fn too_few(layout: Layout, seats: &Targets) -> BlkError {
     let reason = |role: Role| match &seats[role.index()] {
         None => Some(format!("{role} is absent")),
         Some(target) if target.identity().standing == Standing::New => Some(format!(
@@ -474,9 +650,10 @@ fn too_few(seats: &[Option<Arc<dyn Target>>; TARGETS]) -> BlkError {
         )),
         Some(_) => None,
     };
-    let reasons: Vec<String> = Role::ALL.into_iter().filter_map(reason).collect();
+    let reasons: Vec<String> = layout.roles().filter_map(reason).collect();
     BlkError::TooFewTargets {
-        usable: TARGETS - reasons.len(),
+        layout,
+        usable: layout.targets() - reasons.len(),
         reasons: reasons.join(", "),
     }
 }

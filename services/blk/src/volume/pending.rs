@@ -1,7 +1,7 @@
 //! What was written since it was last made durable: the data of blocks, to give it to targets again that lose it, and the
 //! blocks that each target may lose.
 
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{Layout, PerTarget, Role};
 use crate::record::Half;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,14 +11,14 @@ const BYTES_MAX: usize = 64 << 20;
 const BLOCKS_MAX: usize = 1 << 16;
 
 /// The parts of a block, for all targets.
-pub(super) type Parts = Arc<[Half; TARGETS]>;
+pub(super) type Parts = Arc<PerTarget<Half>>;
 
-/// A block that fewer than two targets have made durable.
+/// A block that too few targets have made durable.
 #[derive(Debug)]
 struct Written {
     generation: u64,
     /// Targets that hold this generation, durable or not.
-    holders: u8,
+    holders: u16,
     parts: Parts,
 }
 
@@ -35,9 +35,9 @@ struct State {
     /// Flushes that have begun.
     begun: u64,
     /// Blocks that targets hold and have not made durable. For each target the number of the first flush that does; 0: none.
-    unsynced: BTreeMap<u64, [u64; TARGETS]>,
+    unsynced: BTreeMap<u64, PerTarget<u64>>,
     /// Blocks of which nothing at a target counts before it is written again: the target has left before they were durable.
-    doubted: [BTreeSet<u64>; TARGETS],
+    doubted: PerTarget<BTreeSet<u64>>,
 }
 
 /// A block that a flush must make durable.
@@ -46,7 +46,7 @@ pub(super) struct Due {
     pub(super) block: u64,
     pub(super) generation: u64,
     /// Targets that held it when the flush began.
-    pub(super) holders: u8,
+    pub(super) holders: u16,
 }
 
 /// What a flush has to do.
@@ -57,19 +57,31 @@ pub(super) struct Batch {
 }
 
 /// Blocks that wait for a flush.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pending {
+    layout: Layout,
     state: Mutex<State>,
 }
 
 impl Pending {
+    pub(super) fn new(layout: Layout) -> Self {
+        let doubted = layout.map(|_| BTreeSet::new());
+        Self {
+            layout,
+            state: Mutex::new(State {
+                doubted,
+                ..State::default()
+            }),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic cannot leave it half changed in a way that matters: the byte count alone may be too high.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A block was written; `holders` hold it.
-    pub(super) fn wrote(&self, block: u64, generation: u64, holders: u8, parts: Parts) {
+    pub(super) fn wrote(&self, block: u64, generation: u64, holders: u16, parts: Parts) {
         let mut state = self.state();
         let new = Written {
             generation,
@@ -80,7 +92,7 @@ impl Pending {
         let old = state.blocks.insert(block, new);
         state.bytes -= old.map_or(0, |old| old.bytes());
         let next = state.begun + 1;
-        let unsynced = Role::ALL.map(|role| match holders & role.bit() {
+        let unsynced = self.layout.map(|role| match holders & role.bit() {
             0 => 0,
             _ => next,
         });
@@ -101,7 +113,8 @@ impl Pending {
         if !is_durable {
             state.doubted[role.index()].remove(&block);
             let next = state.begun + 1;
-            state.unsynced.entry(block).or_default()[role.index()] = next;
+            let flushes = state.unsynced.entry(block);
+            flushes.or_insert_with(|| self.layout.map(|_| 0))[role.index()] = next;
         }
     }
 
@@ -147,11 +160,11 @@ impl Pending {
         state.blocks.is_empty() && state.doubted.iter().all(BTreeSet::is_empty)
     }
 
-    /// Number of blocks that wait and that fewer than two targets hold. Their data is here.
+    /// Number of blocks that wait and that too few targets hold. Their data is here.
     pub(super) fn kept_here(&self) -> u64 {
         let state = self.state();
         let mut blocks = state.blocks.values();
-        let few = |written: &&Written| written.holders.count_ones() < 2;
+        let few = |written: &&Written| self.layout.is_short(written.holders);
         blocks.by_ref().filter(few).count() as u64
     }
 
@@ -183,17 +196,18 @@ impl Pending {
             if flushes[role.index()] <= batch.number {
                 flushes[role.index()] = 0;
             }
-            *flushes != [0; TARGETS]
+            flushes.iter().any(|flush| *flush != 0)
         });
     }
 
     /// The targets `durable` have made durable what they held when the flush began. Returns the blocks of it of which that
-    /// are fewer than two.
-    pub(super) fn done(&self, batch: Batch, durable: u8) -> Vec<Due> {
+    /// are too few, or not all that are required.
+    pub(super) fn done(&self, batch: Batch, durable: u16, required: u16) -> Vec<Due> {
         let mut state = self.state();
         let mut left = batch.due;
         left.retain(|due| {
-            if (due.holders & durable).count_ones() < 2 {
+            let holders = due.holders & durable;
+            if self.layout.is_short(holders) || required & !holders != 0 {
                 return true;
             }
             let is_same = state.blocks.get(&due.block);
@@ -213,46 +227,46 @@ mod tests {
     use crate::block::Kind;
 
     fn parts(generation: u64) -> Parts {
-        Arc::new([1, 2, 3].map(|length| Half {
+        Arc::new(Layout::HALVES.map(|role| Half {
             generation,
             kind: Kind::Raw,
             stored: 3,
-            data: vec![0; length],
+            data: vec![0; role.index() + 1],
         }))
     }
 
     #[test]
     fn a_target_that_leaves_before_a_flush_is_doubted_until_it_is_written_again() {
-        let pending = Pending::default();
+        let pending = Pending::new(Layout::HALVES);
         pending.wrote(4, 9, 0b011, parts(9));
         let batch = pending.begin();
-        pending.synced(Role::First, &batch);
-        for role in [Role::First, Role::Second] {
+        pending.synced(Role::FIRST, &batch);
+        for role in [Role::FIRST, Role::SECOND] {
             pending.left(role);
         }
-        assert!(!pending.is_doubted(Role::First, 4), "it was durable there");
-        assert!(pending.is_doubted(Role::Second, 4));
-        assert_eq!(pending.absent_at(Role::Second), [4]);
+        assert!(!pending.is_doubted(Role::FIRST, 4), "it was durable there");
+        assert!(pending.is_doubted(Role::SECOND, 4));
+        assert_eq!(pending.absent_at(Role::SECOND), [4]);
         assert_eq!(pending.kept_here(), 1);
-        pending.holds(4, 9, Role::First, true);
-        pending.holds(4, 9, Role::Second, false);
-        assert!(!pending.is_doubted(Role::Second, 4));
+        pending.holds(4, 9, Role::FIRST, true);
+        pending.holds(4, 9, Role::SECOND, false);
+        assert!(!pending.is_doubted(Role::SECOND, 4));
         assert_eq!(pending.begin().due[0].holders, 0b011);
-        assert!(pending.done(pending.begin(), 0b011).is_empty());
+        assert!(pending.done(pending.begin(), 0b011, 0).is_empty());
         assert!(pending.begin().due.is_empty() && pending.parts(4, 9).is_none());
     }
 
     #[test]
     fn a_flush_ends_nothing_that_was_written_after_it_began() {
-        let pending = Pending::default();
+        let pending = Pending::new(Layout::HALVES);
         pending.wrote(4, 9, 0b111, parts(9));
         let batch = pending.begin();
         pending.wrote(4, 10, 0b111, parts(10));
-        pending.synced(Role::First, &batch);
-        assert!(pending.done(batch, 0b111).is_empty());
+        pending.synced(Role::FIRST, &batch);
+        assert!(pending.done(batch, 0b111, 0).is_empty());
         assert_eq!(pending.begin().due[0].generation, 10);
-        pending.left(Role::First);
-        assert!(pending.is_doubted(Role::First, 4));
+        pending.left(Role::FIRST);
+        assert!(pending.is_doubted(Role::FIRST, 4));
         assert!(!pending.is_flush_due(1));
         for block in 0..=BLOCKS_MAX as u64 {
             pending.wrote(block, 11, 0b111, parts(11));

@@ -2,9 +2,10 @@
 
 use super::decide::{Unclean, unclean};
 use super::evidence::{Evidence, Records, changed, each_part, pages, torn};
-use super::io::Halves;
 use super::open::agree;
+use super::parts::Halves;
 use super::state::{BlockState, PAGE, Volume, add};
+use super::trustees::is_used;
 use crate::block::{self, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
@@ -259,12 +260,13 @@ impl Volume {
         if lost.is_empty() {
             return;
         }
+        let rule = self.rule();
         let part = |role| {
             let target = self.target(role).ok()?;
-            let part = Evidence::of_blocks(role, target.as_ref(), &lost);
+            let part = Evidence::of_blocks(rule, role, target.as_ref(), &lost);
             part.inspect_err(|error| self.fail(&target, error)).ok()
         };
-        let mut evidence = Evidence::together(Role::ALL.into_iter().filter_map(part));
+        let mut evidence = Evidence::together(rule, self.layout.roles().filter_map(part));
         self.verify(&lost, &mut evidence);
         let is_decided = |block: &u64| !evidence.decide(evidence.block(*block)).lost;
         if !lost.iter().any(is_decided) {
@@ -283,7 +285,7 @@ impl Volume {
             let found = evidence.decide(of_block);
             if self.state(block).lost && !found.lost {
                 self.set_state(block, found);
-                let roles = unclean(of_block, found);
+                let roles = unclean(of_block, found, self.layout);
                 to_settle.push(Unclean { block, roles });
             }
         }
@@ -369,7 +371,7 @@ impl Volume {
         }
         if lost > 0 {
             say(format_args!(
-                "{role} knows of {lost} blocks that fewer than two targets hold"
+                "{role} knows of {lost} blocks that too few targets hold"
             ));
         }
         self.complete(role, &target)?;
@@ -385,7 +387,7 @@ impl Volume {
     }
 
     pub(super) fn others(&self, role: Role) -> impl Iterator<Item = Role> + use<> {
-        Role::ALL.into_iter().filter(move |other| *other != role)
+        self.layout.roles().filter(move |other| *other != role)
     }
 
     /// Records, after a flush of its own, that a target lacks nothing.
@@ -395,6 +397,7 @@ impl Volume {
             .mark(self.epoch, Mark::Complete)
             .inspect_err(|error| self.fail(target, error))?;
         self.seats.completed(target);
+        self.admit(role, target)?;
         Ok(())
     }
 
@@ -406,7 +409,8 @@ impl Volume {
         state: BlockState,
         (role, target): (Role, &Arc<dyn Target>),
     ) -> Result<()> {
-        if target.identity().standing != Standing::New {
+        let has_voice = !is_used(self.layout) || self.is_trusted(role);
+        if target.identity().standing != Standing::New && has_voice {
             // What it holds, or that it holds nothing, is true and may help to decide later.
             let marked = state.marked | role.bit();
             self.set_state(block, BlockState { marked, ..state });
@@ -444,7 +448,7 @@ impl Volume {
             };
             return self.put(block, state, (role, target), &half);
         }
-        let mut halves = Halves::default();
+        let mut halves = Halves::new(self.layout);
         for other in self.others(role) {
             self.get(block, state, other, &mut halves);
         }
@@ -458,7 +462,7 @@ impl Volume {
     /// Reads everything, parity included, compares it, and writes again what is absent or wrong.
     ///
     /// # Errors
-    /// Fewer than two targets are present.
+    /// Too few targets are present.
     pub fn scrub(&self) -> Result<ScrubReport> {
         self.scrub_while(|_| true)
     }
@@ -514,8 +518,8 @@ impl Volume {
             report.lost_blocks += 1;
             return;
         }
-        let mut halves = Halves::default();
-        for role in Role::ALL {
+        let mut halves = Halves::new(self.layout);
+        for role in self.layout.roles() {
             self.get(block, state, role, &mut halves);
         }
         let bad = halves.found.iter().flatten().filter(|found| match found {
@@ -528,35 +532,45 @@ impl Volume {
             return;
         }
         report.repaired_halves += self.write_again(block, state, &halves);
-        report.bad_halves += u64::from(self.correct_parity(block, state, &halves, report));
+        let wrong = self.correct_parity(block, state, &halves, report);
+        report.bad_halves += wrong;
     }
 
-    /// Writes the parity again if it has the right checksum and is still not that of the two halves.
+    /// Writes parities and copies again that have the right checksum and are still not those of the data. Returns their number.
     fn correct_parity(
         &self,
         block: u64,
         state: BlockState,
         halves: &Halves,
         report: &mut ScrubReport,
-    ) -> bool {
-        let [Some(Ok(first)), Some(Ok(second)), Some(Ok(parity))] = &halves.found else {
-            return false;
+    ) -> u64 {
+        let data = self.layout.roles().filter(|role| role.is_data());
+        let data: Option<Vec<&[u8]>> = data.map(|role| Some(&halves.get(role)?.data[..])).collect();
+        let Some(data) = data else {
+            return 0;
         };
-        let data = block::xor(&first.data, &second.data);
-        if data == parity.data {
-            return false;
+        let mut wrong = 0;
+        for role in self.layout.roles().filter(|role| !role.is_data()) {
+            let Some(parity) = halves.get(role) else {
+                continue;
+            };
+            let right = block::part(role, parity.stored, &data);
+            if right == parity.data {
+                continue;
+            }
+            wrong += 1;
+            say(format_args!(
+                "block {block}: {role} is not that of its data"
+            ));
+            let right = Half {
+                data: right,
+                ..parity.clone()
+            };
+            if let Ok(target) = self.target(role) {
+                let done = self.put(block, state, (role, &target), &right);
+                report.repaired_halves += u64::from(done.is_ok());
+            }
         }
-        say(format_args!(
-            "block {block}: the parity is not that of its halves"
-        ));
-        let right = Half {
-            data,
-            ..parity.clone()
-        };
-        if let Ok(target) = self.target(Role::Parity) {
-            let done = self.put(block, state, (Role::Parity, &target), &right);
-            report.repaired_halves += u64::from(done.is_ok());
-        }
-        true
+        wrong
     }
 }

@@ -5,6 +5,7 @@
 //! whose place a new one has taken between two openings may be found again, and hold what is lost otherwise.
 
 use super::state::{Volume, add};
+use super::trustees::is_used;
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
 use crate::store::{Identity, Mark, Members, Standing, Target};
@@ -47,8 +48,13 @@ impl Volume {
     pub(super) fn tell_members(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
         let known = *self.members();
         let id = target.identity().target;
-        let wanted = match known.of(role) {
-            Some(of_role) if of_role != id => known.with(role, id),
+        let takes_place = match known.of(role) {
+            Some(of_role) => of_role != id,
+            // One that was trusted can still be there.
+            None => is_used(self.layout) && target.identity().standing == Standing::New,
+        };
+        let wanted = match takes_place {
+            true => known.with(role, id),
             _ => known,
         };
         if wanted != known {
@@ -108,7 +114,13 @@ impl Volume {
     /// An error unless the two others hold everything.
     fn check_needless(&self, role: Role) -> Result<()> {
         let needed = |reason: String| Err(BlkError::Needed { role, reason });
+        let complete = self.layout.mask(|other| {
+            other != role && self.is_complete(other) && self.missing_blocks(other) == 0
+        });
         for other in self.others(role) {
+            if !self.layout.is_short(complete) {
+                break;
+            }
             let Ok(target) = self.target(other) else {
                 return needed(format!(
                     "{other} is absent: wait until it is back and complete"
@@ -152,11 +164,20 @@ impl Volume {
         let wanted = before.with(role, target.identity().target);
         let mut done = Ok(());
         for other in self.others(role) {
-            let told = self.target(other).and_then(|other| {
-                let told = other.mark(self.epoch, Mark::Members(wanted));
-                told.inspect_err(|error| self.fail(&other, error))
-            });
+            let told = match self.target(other) {
+                Ok(other) => {
+                    let told = other.mark(self.epoch, Mark::Members(wanted));
+                    told.inspect_err(|error| self.fail(&other, error))
+                }
+                // It learns it when it returns: those that tell are trusted.
+                Err(_) if is_used(self.layout) => Ok(()),
+                Err(error) => Err(error),
+            };
             done = done.and(told);
+        }
+        if is_used(self.layout) {
+            // Before the new one has its place: the old one does not count from then on.
+            done = done.and_then(|()| self.distrust(role.bit()));
         }
         let done = done.and_then(|()| target.mark(self.epoch, Mark::Members(wanted)));
         let Err(error) = done else {

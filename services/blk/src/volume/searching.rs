@@ -2,6 +2,7 @@
 
 use super::Volume;
 use super::seats::Seat;
+use super::trustees::is_used;
 use crate::error::Result;
 use std::fmt::Write as _;
 
@@ -24,6 +25,7 @@ impl Volume {
         let mut text = format!("{:?} {:?}", self.epoch, self.counter);
         // Cannot fail: memory.
         let _ = write!(text, "{:?} {:?}", self.blocks(), self.pending);
+        let _ = write!(text, "{:?}", self.trust);
         let _ = write!(text, "{:?}", (self.layers(), &self.merging));
         self.seats.look(|seats| {
             for seat in seats {
@@ -34,6 +36,16 @@ impl Volume {
             }
         });
         text
+    }
+
+    /// The targets that are trusted, as bits: what they hold counts.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn trusted(&self) -> u16 {
+        match is_used(self.layout()) {
+            true => self.trust.surely(),
+            false => self.layout().all(),
+        }
     }
 
     /// True if a request that fails now because a target is absent would wait for its return, given a limit above zero.

@@ -1,7 +1,7 @@
 //! The places of a volume's targets: who is in use, who is given up, and the wait for one that returns.
 
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{Layout, PerTarget, Role};
 use crate::say::say;
 use crate::store::{Seating, Target};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,17 +22,21 @@ pub(super) struct Occupant {
     pub(super) whole: bool,
     /// What it holds is not known yet.
     pub(super) arriving: bool,
+    /// It holds everything that was acknowledged since it took its place (`trust`).
+    pub(super) trusted: bool,
 }
 
 /// The places of all targets.
 pub(super) struct Seats {
+    layout: Layout,
     state: Mutex<State>,
     /// A target has returned, one that was about to has failed, or the limit has changed.
     changed: Condvar,
 }
 
 struct State {
-    seats: [Seat; TARGETS],
+    layout: Layout,
+    seats: PerTarget<Seat>,
     /// Targets that have returned so far.
     returns: u64,
     /// When a target was lost last.
@@ -47,12 +51,14 @@ struct State {
 }
 
 impl Seats {
-    pub(super) fn new(seats: [Seat; TARGETS]) -> Self {
+    pub(super) fn new(layout: Layout, seats: PerTarget<Seat>) -> Self {
         let is_absent = |seat: &Seat| matches!(seat, Seat::Absent(_));
         // One that was not there at the opening counts as lost then.
         let lost_at = seats.iter().any(is_absent).then(Instant::now);
         Self {
+            layout,
             state: Mutex::new(State {
+                layout,
                 seats,
                 returns: 0,
                 lost_at,
@@ -71,7 +77,7 @@ impl Seats {
     }
 
     /// Shows the places to `look`, which must not use them otherwise.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&[Seat; TARGETS]) -> T) -> T {
+    pub(super) fn look<T>(&self, look: impl FnOnce(&[Seat]) -> T) -> T {
         look(&self.state().seats)
     }
 
@@ -105,6 +111,7 @@ impl Seats {
             target: Arc::clone(target),
             whole: false,
             arriving: true,
+            trusted: false,
         });
     }
 
@@ -127,6 +134,13 @@ impl Seats {
     pub(super) fn completed(&self, target: &Arc<dyn Target>) {
         if let Some(occupant) = self.state().occupant(target.as_ref()) {
             occupant.whole = true;
+        }
+    }
+
+    /// `target` is trusted from here on.
+    pub(super) fn trusted(&self, target: &Arc<dyn Target>) {
+        if let Some(occupant) = self.state().occupant(target.as_ref()) {
+            occupant.trusted = true;
         }
     }
 
@@ -232,7 +246,7 @@ impl Seats {
 impl State {
     /// The place of `target`, if it is in use. Asks the target nothing: it may be busy.
     fn find(&self, target: &dyn Target) -> Option<Role> {
-        Role::ALL.into_iter().find(|role| {
+        self.layout.roles().find(|role| {
             matches!(&self.seats[role.index()], Seat::Present(occupant) if same(occupant.target.as_ref(), target))
         })
     }
@@ -275,10 +289,11 @@ impl Seating for Seats {
         let Some(role) = state.find(target) else {
             return true;
         };
-        let others = Role::ALL.into_iter().filter(|other| *other != role);
-        let mut others = others.map(|other| &state.seats[other.index()]);
-        let dispensable =
-            others.all(|seat| matches!(seat, Seat::Present(occupant) if occupant.whole));
+        let others = self.layout.mask(|other| {
+            let seat = &state.seats[other.index()];
+            other != role && matches!(seat, Seat::Present(occupant) if occupant.whole)
+        });
+        let dispensable = !self.layout.is_short(others);
         if dispensable {
             let name = target.name();
             say(format_args!(

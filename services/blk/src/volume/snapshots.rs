@@ -1,13 +1,13 @@
 //! Snapshots: the volume as it was. They are made at once, read beside the volume, and deleted piece by piece (`merge`).
 //!
 //! A snapshot is of all requests that were answered before it, and of none that begin later. Its table (`layers`) and its data
-//! are durable at two targets when it is answered. A target that was absent gets both when it returns.
+//! are durable at enough targets when it is answered. A target that was absent gets both when it returns.
 
 use super::io::Extent;
 use super::state::{Volume, VolumeStatus};
 use crate::disk::Disk;
 use crate::error::{BlkError, Result};
-use crate::geometry::{Geometry, Id, Role};
+use crate::geometry::{Geometry, Id};
 use crate::layers::Layers;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Volume {
     ///
     /// # Errors
     /// A target is absent or lacks blocks, unless `force` is set; the name cannot be taken; there are too many snapshots; the
-    /// index has no room; or two targets do not answer.
+    /// index has no room; or too few targets answer.
     pub fn create_snapshot(&self, name: &str, force: bool) -> Result<()> {
         // A target that takes its place meanwhile would not know it.
         let turn = self.arrival();
@@ -52,7 +52,7 @@ impl Volume {
     /// Deletes a snapshot. [`Volume::merge`] gives its space back.
     ///
     /// # Errors
-    /// There is none with this name, or two targets do not answer.
+    /// There is none with this name, or too few targets answer.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         let _turn = self.arrival();
         let _all = self.lock_blocks(0..self.step);
@@ -97,7 +97,7 @@ impl Volume {
     }
 
     fn check_whole(&self) -> Result<()> {
-        let lacking = Role::ALL.into_iter().find(|role| {
+        let lacking = self.layout.roles().find(|role| {
             self.target(*role).is_err()
                 || !self.is_complete(*role)
                 || self.missing_blocks(*role) != 0

@@ -3,10 +3,11 @@
 use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use super::stack::{Layering, Merging};
+use super::trustees::{Trust, is_used};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::encryption::{Cipher, Wrapping};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Geometry, Id, Role, TARGETS};
+use crate::geometry::{Geometry, Id, Layout, PerTarget, Role};
 use crate::store::{COUNTER_BITS, Members, Target};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,14 +24,14 @@ pub(super) struct BlockState {
     /// The generation that counts; 0 if the block was never written.
     pub(super) generation: u64,
     /// Targets that hold it.
-    pub(super) holders: u8,
+    pub(super) holders: u16,
     /// Targets that were completed without it, because it was lost.
-    pub(super) marked: u8,
+    pub(super) marked: u16,
     /// The block is all zeros.
     pub(super) zero: bool,
     /// Its layer does not have it any more. Then it also counts as zeros.
     pub(super) hole: bool,
-    /// The generation was settled and has fewer than two holders, or too few targets say what the block is.
+    /// The generation was settled and has too few holders, or too few targets say what the block is.
     pub(super) lost: bool,
 }
 
@@ -49,8 +50,9 @@ impl BlockState {
         self.is_used() && (self.holders | self.marked) & role.bit() == 0
     }
 
-    fn is_unreadable(self) -> bool {
-        self.lost || (self.generation != 0 && !self.hole && self.holders.count_ones() < 2)
+    fn is_unreadable(self, layout: Layout) -> bool {
+        let is_short = layout.is_short(self.holders);
+        self.lost || (self.generation != 0 && !self.hole && is_short)
     }
 }
 
@@ -64,13 +66,14 @@ type Page = [BlockState; PAGE_LEN];
 /// The states of blocks, and how many of those lack something.
 ///
 /// What is not here is either known to be unwritten, or the same at all targets in use: then it is looked up when it is needed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Blocks {
+    layout: Layout,
     /// Pages by number. None: nothing of it was ever written.
     pages: BTreeMap<u64, Option<Box<Page>>>,
     /// Pages that are not here were never written.
     all_known: bool,
-    missing: [u64; TARGETS],
+    missing: PerTarget<u64>,
     unreadable: u64,
     /// Number of times that what a target holds was forgotten.
     forgets: u64,
@@ -78,10 +81,14 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// Nothing is known, or that nothing was written.
-    pub(super) fn new(all_known: bool) -> Self {
+    pub(super) fn new(layout: Layout, all_known: bool) -> Self {
         Self {
+            layout,
+            pages: BTreeMap::new(),
             all_known,
-            ..Self::default()
+            missing: layout.map(|_| 0),
+            unreadable: 0,
+            forgets: 0,
         }
     }
 
@@ -108,13 +115,13 @@ impl Blocks {
     }
 
     fn count(&mut self, state: BlockState, old: BlockState) {
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             let missing = &mut self.missing[role.index()];
             *missing += u64::from(state.is_missing_at(role));
             *missing -= u64::from(old.is_missing_at(role));
         }
-        self.unreadable += u64::from(state.is_unreadable());
-        self.unreadable -= u64::from(old.is_unreadable());
+        self.unreadable += u64::from(state.is_unreadable(self.layout));
+        self.unreadable -= u64::from(old.is_unreadable(self.layout));
     }
 
     /// The first block from `from` on, before `to`, whose state must be looked up.
@@ -172,17 +179,24 @@ impl Blocks {
     /// What the target of a role holds is not known any more.
     pub(super) fn forget(&mut self, role: Role) {
         self.forgets += 1;
-        let (mut missing, mut unreadable) = ([0; TARGETS], 0);
+        let layout = self.layout;
+        let (mut missing, mut unreadable) = (layout.map(|_| 0), 0);
         let pages = self.pages.values_mut().flatten();
         for state in pages.flat_map(|page| page.iter_mut()) {
             state.holders &= !role.bit();
             state.marked &= !role.bit();
-            for role in Role::ALL {
+            for role in layout.roles() {
                 missing[role.index()] += u64::from(state.is_missing_at(role));
             }
-            unreadable += u64::from(state.is_unreadable());
+            unreadable += u64::from(state.is_unreadable(layout));
         }
         (self.missing, self.unreadable) = (missing, unreadable);
+    }
+
+    /// True if a target holds all blocks that can be read, as far as they are here.
+    pub(super) fn holds_all(&self, role: Role) -> bool {
+        let mut states = self.pages.values().flatten().flat_map(|page| page.iter());
+        states.all(|state| state.lost || !state.is_missing_at(role))
     }
 
     /// Blocks that count as lost.
@@ -210,7 +224,7 @@ impl Blocks {
 
     /// True if every target in use holds all that is here, and everything can be read.
     pub(super) fn is_whole(&self) -> bool {
-        self.missing == [0; TARGETS] && self.unreadable == 0
+        self.missing.iter().all(|missing| *missing == 0) && self.unreadable == 0
     }
 }
 
@@ -241,7 +255,7 @@ pub(super) fn add(counter: &AtomicU64, amount: u64) {
 /// State of a target as a volume sees it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TargetStatus {
-    /// Its role: `data_1`, `data_2` or `data_p`.
+    /// Its role: `data_1`, `data_2` or `data_p`, or that of another layout.
     pub role: String,
     /// Its name; empty if it is absent.
     pub name: String,
@@ -251,7 +265,7 @@ pub struct TargetStatus {
     pub used: u64,
     /// Blocks whose current generation it does not hold.
     pub missing_blocks: u64,
-    /// It was completed since it is in use. A target that does not answer is given up only if both others are complete.
+    /// It was completed since it is in use. A target that does not answer is given up only if enough others are complete.
     pub complete: bool,
 }
 
@@ -265,7 +279,7 @@ xgvmi_daemon::status! {
         #[serde(default)]
         pub gauge encrypted: bool, "1 if the stored bytes are encrypted.";
         pub value targets: Vec<TargetStatus>, "The targets, in the order of their roles.";
-        pub gauge lost_blocks, "Blocks that fewer than two targets hold.";
+        pub gauge lost_blocks, "Blocks that too few targets hold.";
         pub counter read_bytes, "Bytes read by clients.";
         pub counter written_bytes, "Bytes written by clients.";
         pub counter moved_bytes, "Bytes of half blocks sent to targets.";
@@ -295,6 +309,7 @@ xgvmi_daemon::status! {
 
 /// A volume that is open.
 pub struct Volume {
+    pub(super) layout: Layout,
     pub(super) block_size: u32,
     /// Blocks. It can grow.
     pub(super) size: AtomicU64,
@@ -309,6 +324,7 @@ pub struct Volume {
     pub(super) blocks: Mutex<Blocks>,
     pub(super) locks: Vec<Mutex<()>>,
     pub(super) pending: Pending,
+    pub(super) trust: Trust,
     /// The targets that have replaced others.
     pub(super) members: Mutex<Members>,
     /// The wrapped data key that counts, if the volume is encrypted.
@@ -346,6 +362,12 @@ impl Volume {
         Geometry::known(self.block_size, self.size.load(Ordering::Acquire))
     }
 
+    /// How its data is spread over the targets.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
     /// Identifier of the volume.
     #[must_use]
     pub fn id(&self) -> Id {
@@ -355,16 +377,17 @@ impl Volume {
     /// State and counters.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
-        let missing = self.blocks().missing;
+        let missing = self.blocks().missing.clone();
         let lost_blocks = self.lost_blocks();
         let seats = self.seats.look(|seats| {
-            seats.each_ref().map(|seat| match seat {
+            let look = |seat: &Seat| match seat {
                 Seat::Present(occupant) => Ok((Arc::clone(&occupant.target), occupant.whole)),
                 Seat::Absent(reason) => Err(reason.clone()),
-            })
+            };
+            seats.iter().map(look).collect::<PerTarget<_>>()
         });
         // Without the lock of the places: a target may be busy with its disk.
-        let targets = Role::ALL.into_iter().zip(seats).map(|(role, seat)| {
+        let targets = self.layout.roles().zip(seats).map(|(role, seat)| {
             let (name, absent, used, complete) = match seat {
                 Ok((target, whole)) => {
                     let used = target.usage().used;
@@ -420,7 +443,7 @@ impl Volume {
             .look(|seats| seats.iter().filter_map(name).collect())
     }
 
-    /// Blocks that fewer than two targets hold, and that are not in memory either.
+    /// Blocks that too few targets hold, and that are not in memory either.
     pub(super) fn lost_blocks(&self) -> u64 {
         let unreadable = self.blocks().unreadable;
         unreadable.saturating_sub(self.pending.kept_here())
@@ -447,8 +470,10 @@ impl Volume {
     /// True if the target of a role is in use and was completed. Blocks for which it had no space since do not count.
     #[must_use]
     pub fn is_complete(&self, role: Role) -> bool {
-        self.seats
-            .look(|seats| matches!(&seats[role.index()], Seat::Present(occupant) if occupant.whole))
+        let trusts = is_used(self.layout);
+        self.seats.look(|seats| {
+            matches!(&seats[role.index()], Seat::Present(one) if one.whole && (one.trusted || !trusts))
+        })
     }
 
     /// True if the target of a role takes its place, and it is not known yet what it holds.

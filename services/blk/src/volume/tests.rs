@@ -18,6 +18,7 @@ mod damage;
 mod faults;
 mod history;
 mod keys;
+mod layouts;
 mod outage;
 mod snapshots;
 
@@ -69,7 +70,7 @@ impl World {
 
     fn with_capacity(capacity: Option<u64>) -> Self {
         let writes_left = Arc::new(AtomicU64::new(u64::MAX));
-        let disks = Role::ALL.map(|role| {
+        let disks = Role::HALVES.map(|role| {
             let disk = Disk {
                 bytes: Arc::default(),
                 writes_left: Arc::clone(&writes_left),
@@ -91,7 +92,9 @@ impl World {
     }
 
     fn open_without(&self, absent: Option<Role>) -> Volume {
-        let present = Role::ALL.into_iter().filter(|role| Some(*role) != absent);
+        let present = Role::HALVES
+            .into_iter()
+            .filter(|role| Some(*role) != absent);
         Volume::open(present.map(|role| self.store(role)).collect()).unwrap()
     }
 
@@ -183,9 +186,9 @@ fn expect(volume: &Volume, shadow: &[u64]) {
 fn expect_each(world: &World, shadow: &[u64]) {
     for absent in [
         None,
-        Some(Role::First),
-        Some(Role::Second),
-        Some(Role::Parity),
+        Some(Role::FIRST),
+        Some(Role::SECOND),
+        Some(Role::PARITY),
     ] {
         expect(&world.copy().open_without(absent), shadow);
     }
@@ -244,7 +247,7 @@ fn parts_of_blocks_are_read_and_written() {
     drop(volume);
     let mut back = vec![0xaa; shadow.len()];
     world
-        .open_without(Some(Role::First))
+        .open_without(Some(Role::FIRST))
         .read(0, &mut back)
         .unwrap();
     assert!(back == shadow);
@@ -273,9 +276,9 @@ fn a_process_killed_between_any_two_writes_leaves_old_or_new() {
         world.writes_left.store(u64::MAX, Ordering::Relaxed);
         for absent in [
             None,
-            Some(Role::First),
-            Some(Role::Second),
-            Some(Role::Parity),
+            Some(Role::FIRST),
+            Some(Role::SECOND),
+            Some(Role::PARITY),
         ] {
             let world = world.copy();
             let volume = world.open_without(absent);
@@ -330,14 +333,14 @@ impl World {
 
 #[test]
 fn wrong_bytes_are_found_and_repaired() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let world = World::new();
         let shadow = fill(&world.open(), 3);
         world.flip(role);
         let volume = world.open();
         expect(&volume, &shadow);
         let status = volume.status();
-        if role == Role::Parity {
+        if role == Role::PARITY {
             // Nothing reads parity before a scrub.
             assert_eq!((status.corrupt_halves, status.repaired_halves), (0, 0));
             let report = volume.scrub().unwrap();
@@ -367,8 +370,8 @@ fn wrong_bytes_are_found_and_repaired() {
 fn two_wrong_halves_are_an_error_and_never_other_data() {
     let world = World::new();
     fill(&world.open(), 3);
-    world.flip(Role::First);
-    world.flip(Role::Parity);
+    world.flip(Role::FIRST);
+    world.flip(Role::PARITY);
     let volume = world.open();
     let mut bytes = vec![0; BLOCK];
     let error = volume.read(0, &mut bytes).unwrap_err();
@@ -388,7 +391,7 @@ fn two_wrong_halves_are_an_error_and_never_other_data() {
 fn a_target_that_returns_with_old_data_is_completed() {
     let world = World::new();
     let filled = fill(&world.open(), 1);
-    for absent in Role::ALL {
+    for absent in Role::HALVES {
         let (world, mut shadow) = (world.copy(), filled.clone());
         let volume = world.open_without(Some(absent));
         for block in 0..7 {
@@ -406,7 +409,7 @@ fn a_target_that_returns_with_old_data_is_completed() {
         assert_eq!(missing(&volume), 8);
         // A read completes the halves of its block, the rebuild everything.
         volume.read(offset(3), &mut vec![0; BLOCK]).unwrap();
-        let left = if absent == Role::Parity { 8 } else { 7 };
+        let left = if absent == Role::PARITY { 8 } else { 7 };
         assert_eq!(missing(&volume), left);
         assert_eq!(volume.rebuild(absent).unwrap(), left);
         assert_eq!(volume.rebuild(absent).unwrap(), 0);
@@ -417,7 +420,7 @@ fn a_target_that_returns_with_old_data_is_completed() {
 
 #[test]
 fn a_new_target_is_built_while_the_volume_serves() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let world = World::new();
         let mut shadow = fill(&world.open(), 3);
         let volume = world.open_without(Some(role));
@@ -465,9 +468,9 @@ fn two_new_targets_are_no_volume() {
         Arc::new(store) as Arc<dyn Target>
     };
     let targets = vec![
-        world.store(Role::First),
-        fresh(Role::Second),
-        fresh(Role::Parity),
+        world.store(Role::FIRST),
+        fresh(Role::SECOND),
+        fresh(Role::PARITY),
     ];
     let error = Volume::open(targets).unwrap_err().to_string();
     assert!(
@@ -480,7 +483,7 @@ fn two_new_targets_are_no_volume() {
 fn targets_that_do_not_belong_together_are_refused() {
     let world = World::new();
     let other = |change: fn(&mut NewTarget)| {
-        let mut new = new_target(Role::Second, true);
+        let mut new = new_target(Role::SECOND, true);
         change(&mut new);
         let store = Store::create("other", Box::new(MemoryMedium::default()), new, None).unwrap();
         Arc::new(store) as Arc<dyn Target>
@@ -495,29 +498,29 @@ fn targets_that_do_not_belong_together_are_refused() {
             other(|new| new.geometry = Geometry::new(1024, 24).unwrap()),
             "24 blocks of 1024",
         ),
-        (other(|new| new.role = Role::First), "both are data_1"),
-        (world.store(Role::First), "the same target"),
+        (other(|new| new.role = Role::FIRST), "both are data_1"),
+        (world.store(Role::FIRST), "the same target"),
     ] {
-        let targets = vec![world.store(Role::First), target];
+        let targets = vec![world.store(Role::FIRST), target];
         let error = Volume::open(targets).unwrap_err().to_string();
         assert!(error.contains(fault), "{error}");
     }
-    let error = Volume::open(vec![world.store(Role::First)])
+    let error = Volume::open(vec![world.store(Role::FIRST)])
         .unwrap_err()
         .to_string();
     assert!(error.contains("data_2 is absent"), "{error}");
     assert!(Volume::open(Vec::new()).is_err());
-    let volume = world.open_without(Some(Role::Second));
+    let volume = world.open_without(Some(Role::SECOND));
     assert!(
         volume
             .attach(other(|new| new.volume = Id([6; 16])))
             .is_err()
     );
     assert!(
-        volume.attach(world.store(Role::First)).is_err(),
+        volume.attach(world.store(Role::FIRST)).is_err(),
         "its place is taken"
     );
-    let later = world.store(Role::Second);
+    let later = world.store(Role::SECOND);
     later.mark(99, Mark::Complete).unwrap();
     let error = volume.attach(later).unwrap_err().to_string();
     assert!(
@@ -656,10 +659,10 @@ impl Target for Unreliable {
 
 #[test]
 fn a_target_that_goes_away_is_left_alone_until_it_returns() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let world = World::new();
         let gone = Arc::new(AtomicBool::new(false));
-        let targets = Role::ALL.map(|each| -> Arc<dyn Target> {
+        let targets = Role::HALVES.map(|each| -> Arc<dyn Target> {
             let target = world.store(each);
             if each == role {
                 let gone = Arc::clone(&gone);
@@ -682,7 +685,7 @@ fn a_target_that_goes_away_is_left_alone_until_it_returns() {
         assert_eq!(volume.rebuild(role).unwrap(), 1);
         expect(&volume, &shadow);
         // With a second target gone there are errors, and no other data.
-        let left = Role::ALL.map(|other| (other != role).then_some(other));
+        let left = Role::HALVES.map(|other| (other != role).then_some(other));
         for other in left.into_iter().flatten() {
             volume.detach(other, "the test says so");
         }

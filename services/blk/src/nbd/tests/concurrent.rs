@@ -84,7 +84,7 @@ impl Medium for Gated {
 /// An export whose writes stop at a gate on the way to data_1.
 fn gated() -> (Export, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
-    let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+    let targets = Role::HALVES.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::of_size(4096, SIZE).unwrap(),
             role,
@@ -92,7 +92,7 @@ fn gated() -> (Export, Arc<Gate>) {
             complete: true,
         };
         let medium: Box<dyn Medium> = match role {
-            Role::First => Box::new(Gated(MemoryMedium::default(), Arc::clone(&gate))),
+            Role::FIRST => Box::new(Gated(MemoryMedium::default(), Arc::clone(&gate))),
             _ => Box::new(MemoryMedium::default()),
         };
         // An index with room, as those of files: blocks have enough locks.

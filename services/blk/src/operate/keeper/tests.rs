@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn a_full_target_is_completed_when_it_has_space() {
     let (size, count) = (4096u32, 8);
-    let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+    let targets = Role::HALVES.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::new(size, count).unwrap(),
             role,
@@ -25,7 +25,7 @@ fn a_full_target_is_completed_when_it_has_space() {
             complete: true,
         };
         // Four half blocks and their headers, in the first target.
-        let capacity = (role == Role::First).then_some(4 * (2048 + 64));
+        let capacity = (role == Role::FIRST).then_some(4 * (2048 + 64));
         let medium = Box::new(MemoryMedium::default());
         Arc::new(Store::create("memory", medium, new, capacity).unwrap())
     });
@@ -40,9 +40,9 @@ fn a_full_target_is_completed_when_it_has_space() {
         volume.write(block * u64::from(size), &bytes).unwrap();
     }
     volume.flush().unwrap();
-    assert_eq!(volume.missing_blocks(Role::First), 2);
-    let used = wants_rebuild(&volume, Role::First, None).expect("it has not been tried");
-    let error = explained(rebuild_one(&volume, Role::First).unwrap_err()).to_string();
+    assert_eq!(volume.missing_blocks(Role::FIRST), 2);
+    let used = wants_rebuild(&volume, Role::FIRST, None).expect("it has not been tried");
+    let error = explained(rebuild_one(&volume, Role::FIRST).unwrap_err()).to_string();
     assert!(
         error.contains("is full") && error.contains("the rest follows by itself"),
         "{error}"
@@ -52,13 +52,13 @@ fn a_full_target_is_completed_when_it_has_space() {
         at: Instant::now(),
         again: LONG,
     });
-    assert_eq!(wants_rebuild(&volume, Role::First, failed), None);
+    assert_eq!(wants_rebuild(&volume, Role::FIRST, failed), None);
     volume.trim(0, 2 * u64::from(size)).unwrap();
     volume.flush().unwrap();
-    assert!(wants_rebuild(&volume, Role::First, failed).is_some());
-    rebuild_one(&volume, Role::First).unwrap();
-    assert_eq!(volume.missing_blocks(Role::First), 0);
-    assert_eq!(wants_rebuild(&volume, Role::First, None), None);
+    assert!(wants_rebuild(&volume, Role::FIRST, failed).is_some());
+    rebuild_one(&volume, Role::FIRST).unwrap();
+    assert_eq!(volume.missing_blocks(Role::FIRST), 0);
+    assert_eq!(wants_rebuild(&volume, Role::FIRST, None), None);
 }
 
 /// A volume on targets at these addresses that is kept complete.
@@ -77,7 +77,10 @@ fn kept(addresses: &[String], limit: Duration, outage_limit: Duration) -> Arc<Vo
 
 fn wait_complete(volume: &Volume) {
     let end = Instant::now() + LONG / 2;
-    while !Role::ALL.into_iter().all(|role| volume.is_complete(role)) {
+    while !Role::HALVES
+        .into_iter()
+        .all(|role| volume.is_complete(role))
+    {
         assert!(
             Instant::now() < end,
             "not complete: {:?}",
@@ -99,7 +102,7 @@ fn a_target_with_a_busy_disk_delays_no_other() {
         volume.write(0, &bytes).unwrap();
         volume.flush().unwrap();
         syncs.stall_after(Some(syncs_that_end));
-        for role in [Role::First, Role::Parity] {
+        for role in [Role::FIRST, Role::PARITY] {
             volume.detach(role, "the test says so");
         }
         for block in 0..8u64 {
@@ -184,7 +187,7 @@ fn a_target_that_does_not_answer_delays_no_other() {
         let (volume, bytes) = kept_behind(&mutes, Duration::from_secs(1), LONG / 2);
         mutes[0].answers.store(answers, Ordering::SeqCst);
         mutes[0].connections.store(usize::MAX, Ordering::SeqCst);
-        for role in [Role::First, Role::Parity] {
+        for role in [Role::FIRST, Role::PARITY] {
             volume.detach(role, "the test says so");
         }
         let written = volume.write(0, &bytes);
@@ -204,7 +207,7 @@ fn a_return_without_an_answer_is_tried_again() {
         let (volume, bytes) = kept_behind(&mutes, Duration::from_millis(250), 10 * LONG);
         mutes[0].answers.store(answers, Ordering::SeqCst);
         mutes[0].connections.store(2, Ordering::SeqCst);
-        for role in [Role::First, Role::Parity] {
+        for role in [Role::FIRST, Role::PARITY] {
             volume.detach(role, "the test says so");
         }
         volume.write(0, &bytes).unwrap();

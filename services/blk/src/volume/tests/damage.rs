@@ -85,9 +85,9 @@ fn a_damaged_entry_is_never_read_as_zeros() {
         Damage::Torn,
     ]);
     for damage in damages {
-        for (role, absent) in Role::ALL
+        for (role, absent) in Role::HALVES
             .into_iter()
-            .flat_map(|role| Role::ALL.map(|absent| (role, absent)))
+            .flat_map(|role| Role::HALVES.map(|absent| (role, absent)))
             .filter(|(role, absent)| role != absent)
         {
             let what = format!("{damage:?} at {role} without {absent}");
@@ -127,17 +127,17 @@ fn a_returned_target_decides_about_damage_that_has_left() {
     for leaves in [false, true] {
         let mut world = World::new();
         drop(world.open());
-        world.damage(Role::First, Damage::Sector);
-        let volume = world.open_without(Some(Role::Second));
+        world.damage(Role::FIRST, Damage::Sector);
+        let volume = world.open_without(Some(Role::SECOND));
         let shadow = vec![0; usize::try_from(BLOCKS).unwrap()];
         assert_eq!(read_others(&volume, &shadow, "two"), 8);
-        volume.rebuild(Role::First).unwrap();
-        volume.rebuild(Role::Parity).unwrap();
+        volume.rebuild(Role::FIRST).unwrap();
+        volume.rebuild(Role::PARITY).unwrap();
         assert_eq!(read_others(&volume, &shadow, "rebuilt"), 8);
         if leaves {
-            volume.detach(Role::First, "it was stopped");
+            volume.detach(Role::FIRST, "it was stopped");
         }
-        volume.attach(world.store(Role::Second)).unwrap();
+        volume.attach(world.store(Role::SECOND)).unwrap();
         expect(&volume, &shadow);
         drop(volume);
         // Repairs the one that has left.
@@ -149,7 +149,7 @@ fn a_returned_target_decides_about_damage_that_has_left() {
 /// Damage at all opened together: the two intact targets decide, also that a block was never written.
 #[test]
 fn two_intact_entries_are_enough() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         for version in [0, 3] {
             let mut world = World::new();
             let mut shadow = fill(&world.open(), version);
@@ -173,18 +173,18 @@ fn damage_outlives_a_write_that_did_not_end() {
     for writes in 0..8 {
         let mut world = World::new();
         fill(&world.open(), 3);
-        world.damage(Role::First, Damage::Zeros);
+        world.damage(Role::FIRST, Damage::Zeros);
         // The second target never had it: an export without it wrote the block.
         let mut old = World::new();
         old.disks[1].bytes = Arc::clone(&World::new().disks[1].bytes);
         world.disks[1].bytes = Arc::clone(&old.disks[1].bytes);
-        let volume = world.open_without(Some(Role::Parity));
+        let volume = world.open_without(Some(Role::PARITY));
         world.writes_left.store(writes, Ordering::Relaxed);
         let at = offset(BLOCK_AT as u64);
         let _ = volume.write(at, &content(BLOCK_AT as u64, 4));
         drop(volume);
         world.writes_left.store(u64::MAX, Ordering::Relaxed);
-        let volume = world.open_without(Some(Role::Parity));
+        let volume = world.open_without(Some(Role::PARITY));
         let mut bytes = vec![0; BLOCK];
         match volume.read(at, &mut bytes) {
             Ok(()) => assert!(bytes == content(BLOCK_AT as u64, 4), "{writes}"),
@@ -230,27 +230,27 @@ fn a_lost_block_does_not_keep_a_new_target_incomplete() {
         volume.flush().unwrap();
         drop(volume);
         // Block 5 is written without the first target. Then the second one is lost.
-        let volume = world.open_without(Some(Role::First));
+        let volume = world.open_without(Some(Role::FIRST));
         volume.write(offset(5), &content(5, version)).unwrap();
         volume.flush().unwrap();
         drop(volume);
-        let volume = world.open_without(Some(Role::Second));
+        let volume = world.open_without(Some(Role::SECOND));
         let fresh = World::new();
         let disk = fresh.disks[1].clone();
-        let new = new_target(Role::Second, false);
+        let new = new_target(Role::SECOND, false);
         let store = Store::create("new", Box::new(disk.clone()), new, None).unwrap();
         volume.attach(Arc::new(store)).unwrap();
         let mut bytes = vec![0; BLOCK];
         assert!(volume.read(offset(5), &mut bytes).is_err());
-        assert_eq!(volume.rebuild(Role::Second).unwrap(), BLOCKS - 1);
-        assert!(volume.is_complete(Role::Second));
-        assert_eq!(volume.missing_blocks(Role::Second), 0);
-        volume.rebuild(Role::First).unwrap();
+        assert_eq!(volume.rebuild(Role::SECOND).unwrap(), BLOCKS - 1);
+        assert!(volume.is_complete(Role::SECOND));
+        assert_eq!(volume.missing_blocks(Role::SECOND), 0);
+        volume.rebuild(Role::FIRST).unwrap();
         drop(volume);
         let shadow = vec![version; usize::try_from(BLOCKS).unwrap()];
         let mut replaced = world.copy();
         replaced.disks[1] = disk;
-        for absent in [None, Some(Role::First), Some(Role::Parity)] {
+        for absent in [None, Some(Role::FIRST), Some(Role::PARITY)] {
             let volume = replaced.copy().open_without(absent);
             assert_eq!(read_others(&volume, &shadow, &format!("{absent:?}")), 1);
         }

@@ -22,21 +22,21 @@ fn targets_that_have_returned_open() {
     let world = World::new();
     let volume = world.open();
     let mut shadow = fill(&volume, 1);
-    for role in Role::ALL {
+    for role in Role::HALVES {
         volume.detach(role, "it was restarted");
         volume.attach(world.store(role)).unwrap();
         volume.write(offset(4), &content(4, 3)).unwrap();
     }
     shadow[4] = 3;
     drop(volume);
-    for role in Role::ALL {
+    for role in Role::HALVES {
         // As an export does that is killed before the target is complete.
         world.store(role).mark(9, Mark::Owned).unwrap();
     }
     expect_each(&world, &shadow);
     let volume = world.open();
     expect(&volume, &shadow);
-    assert!(Role::ALL.iter().all(|role| volume.is_complete(*role)));
+    assert!(Role::HALVES.iter().all(|role| volume.is_complete(*role)));
 }
 
 /// One that lacks nothing is complete as soon as it has returned.
@@ -45,7 +45,7 @@ fn a_target_that_lacks_nothing_is_complete_at_once() {
     let world = World::new();
     let volume = world.open();
     fill(&volume, 1);
-    for role in Role::ALL {
+    for role in Role::HALVES {
         volume.detach(role, "it was restarted");
         let store = world.store(role);
         volume.attach(Arc::clone(&store)).unwrap();
@@ -58,7 +58,7 @@ fn a_target_that_lacks_nothing_is_complete_at_once() {
 /// two targets, or fails.
 #[test]
 fn a_flush_counts_the_holders_of_each_block() {
-    for kept in Role::ALL {
+    for kept in Role::HALVES {
         let world = World::new();
         let volume = world.open();
         let mut shadow = fill(&volume, 1);
@@ -66,7 +66,7 @@ fn a_flush_counts_the_holders_of_each_block() {
         volume.write(offset(7), &content(7, 3)).unwrap();
         volume.trim(offset(8), BLOCK as u64).unwrap();
         (shadow[7], shadow[8]) = (3, 0);
-        let lost = Role::ALL.into_iter().filter(|role| *role != kept);
+        let lost = Role::HALVES.into_iter().filter(|role| *role != kept);
         for role in lost.clone() {
             volume.detach(role, "it has lost power");
             world.lose_power(role, &durable);
@@ -86,14 +86,17 @@ fn a_flush_counts_the_holders_of_each_block() {
 /// The same with one target absent all the time: the one that loses power gets the blocks again.
 #[test]
 fn a_flush_counts_the_holders_with_a_target_absent() {
-    for absent in Role::ALL {
+    for absent in Role::HALVES {
         let world = World::new();
         let mut shadow = fill(&world.open(), 1);
         let volume = world.open_without(Some(absent));
         let durable = world.copy();
         volume.write(offset(7), &content(7, 3)).unwrap();
         shadow[7] = 3;
-        let role = Role::ALL.into_iter().find(|role| *role != absent).unwrap();
+        let role = Role::HALVES
+            .into_iter()
+            .find(|role| *role != absent)
+            .unwrap();
         volume.detach(role, "it has lost power");
         world.lose_power(role, &durable);
         let mut bytes = vec![0; BLOCK];
@@ -109,7 +112,7 @@ fn a_flush_counts_the_holders_with_a_target_absent() {
 
 fn expect_each_after_rebuild(world: &World, shadow: &[u64]) {
     let volume = world.open();
-    for role in Role::ALL {
+    for role in Role::HALVES {
         volume.rebuild(role).unwrap();
     }
     drop(volume);
@@ -120,7 +123,7 @@ fn expect_each_after_rebuild(world: &World, shadow: &[u64]) {
 /// older one. With all three it stays so, in the same process and in later ones, also for a block that was never written.
 #[test]
 fn a_later_opening_does_not_reverse_a_decision() {
-    for newer in Role::ALL {
+    for newer in Role::HALVES {
         for attach in [false, true] {
             let world = World::new();
             let volume = world.open();
@@ -133,7 +136,7 @@ fn a_later_opening_does_not_reverse_a_decision() {
                 volume.write(offset(block), &content(block, 4)).unwrap();
             }
             drop(volume);
-            for role in Role::ALL.into_iter().filter(|role| *role != newer) {
+            for role in Role::HALVES.into_iter().filter(|role| *role != newer) {
                 world.lose_power(role, &durable);
             }
             let volume = world.open_without(Some(newer));
@@ -161,7 +164,7 @@ fn a_first_write_that_was_not_acknowledged_does_not_come_back() {
         let done = volume.write(offset(3), &content(3, 3));
         drop(volume);
         world.writes_left.store(u64::MAX, Ordering::Relaxed);
-        for absent in Role::ALL {
+        for absent in Role::HALVES {
             let world = world.copy();
             let volume = world.open_without(Some(absent));
             let mut bytes = vec![0; BLOCK];
@@ -180,7 +183,7 @@ fn a_first_write_that_was_not_acknowledged_does_not_come_back() {
 
 /// Prepares a first write of a block at a target, as a process does that is killed then.
 fn prepare(world: &World, role: Role, generation: u64) -> Arc<dyn Target> {
-    let encoded = crate::block::encode(&content(3, 3));
+    let encoded = crate::block::encode(crate::Layout::HALVES, &content(3, 3));
     let half = Half {
         generation,
         kind: encoded.kind,
@@ -202,14 +205,14 @@ fn an_opening_that_is_killed_loses_nothing() {
     for cut in 0..18 {
         let world = World::new();
         fill(&world.open(), 1);
-        for role in [Role::First, Role::Second] {
+        for role in [Role::FIRST, Role::SECOND] {
             prepare(&world, role, 7 << 40);
         }
-        let killed: Vec<_> = Role::ALL.map(|role| world.store(role)).to_vec();
+        let killed: Vec<_> = Role::HALVES.map(|role| world.store(role)).to_vec();
         world.writes_left.store(cut, Ordering::Relaxed);
         let _ = Volume::open(killed);
         world.writes_left.store(u64::MAX, Ordering::Relaxed);
-        for absent in Role::ALL {
+        for absent in Role::HALVES {
             let volume = world.copy().open_without(Some(absent));
             let mut bytes = vec![0; BLOCK];
             volume
@@ -226,12 +229,12 @@ fn an_opening_that_is_killed_loses_nothing() {
 fn an_opening_that_is_killed_leaves_its_decisions() {
     for cut in 0..18 {
         let world = World::new();
-        drop(world.open_without(Some(Role::Parity)));
+        drop(world.open_without(Some(Role::PARITY)));
         let generation = 1 << 40 | 9;
-        let first = prepare(&world, Role::First, generation);
+        let first = prepare(&world, Role::FIRST, generation);
         first.commit(3, generation).unwrap();
-        prepare(&world, Role::Second, generation);
-        let killed = [Role::Second, Role::Parity].map(|role| world.store(role));
+        prepare(&world, Role::SECOND, generation);
+        let killed = [Role::SECOND, Role::PARITY].map(|role| world.store(role));
         world.writes_left.store(cut, Ordering::Relaxed);
         let _ = Volume::open(killed.to_vec());
         world.writes_left.store(u64::MAX, Ordering::Relaxed);
@@ -247,12 +250,12 @@ fn an_opening_that_is_killed_leaves_its_decisions() {
 fn a_read_waits_for_a_target_that_was_absent_at_the_opening() {
     let world = World::new();
     let mut shadow = fill(&world.open(), 1);
-    let volume = world.open_without(Some(Role::First));
+    let volume = world.open_without(Some(Role::FIRST));
     volume.write(offset(2), &content(2, 3)).unwrap();
     volume.flush().unwrap();
     shadow[2] = 3;
     drop(volume);
-    let volume = world.open_without(Some(Role::Second));
+    let volume = world.open_without(Some(Role::SECOND));
     volume.set_outage_limit(Duration::from_secs(60));
     let before = volume.seats.attempts();
     std::thread::scope(|scope| {
@@ -264,7 +267,7 @@ fn a_read_waits_for_a_target_that_was_absent_at_the_opening() {
             std::thread::yield_now();
         }
         assert!(!waits.is_finished(), "it does not wait");
-        volume.attach(world.store(Role::Second)).unwrap();
+        volume.attach(world.store(Role::SECOND)).unwrap();
         assert!(waits.join().unwrap().unwrap() == content(2, 3));
     });
     expect(&volume, &shadow);
@@ -275,13 +278,13 @@ fn a_read_waits_for_a_target_that_was_absent_at_the_opening() {
 fn a_target_without_a_place_stays_as_it_is() {
     let world = World::new();
     fill(&world.open(), 1);
-    let before = world.store(Role::First).identity();
+    let before = world.store(Role::FIRST).identity();
     let volume = Volume::open(vec![
-        world.copy().store(Role::First),
-        world.store(Role::Second),
+        world.copy().store(Role::FIRST),
+        world.store(Role::SECOND),
     ])
     .unwrap();
-    let other = world.store(Role::First);
+    let other = world.store(Role::FIRST);
     assert!(volume.attach(Arc::clone(&other)).is_err());
     assert_eq!(other.identity(), before);
 }
@@ -296,7 +299,7 @@ fn only_bytes_that_reach_a_target_count_as_moved() {
     let all = moved(&World::new().open());
     let world = World::new();
     drop(world.open());
-    let two = moved(&world.open_without(Some(Role::Parity)));
+    let two = moved(&world.open_without(Some(Role::PARITY)));
     // The halves of a block may differ by a byte.
     assert!((two * 3).abs_diff(all * 2) <= 3 * BLOCKS, "{two} of {all}");
 }
@@ -304,7 +307,7 @@ fn only_bytes_that_reach_a_target_count_as_moved() {
 /// A target that returns has the entry of a block and, after a loss of power, not its record. It gets the block again.
 #[test]
 fn a_returned_entry_without_its_record_does_not_count() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let world = World::new();
         let mut shadow = fill(&world.open(), 1);
         let volume = world.open();
@@ -344,26 +347,26 @@ fn a_complete_target_that_took_a_place_returns_beside_one_other() {
         bytes: Arc::default(),
         writes_left: Arc::clone(&world.writes_left),
     };
-    let new = new_target(Role::First, false);
+    let new = new_target(Role::FIRST, false);
     let new = Store::create("new", Box::new(disk.clone()), new, None).unwrap();
     world.disks[0] = disk;
     volume.replace(Arc::new(new)).unwrap();
-    assert_eq!(volume.rebuild(Role::First).unwrap(), BLOCKS);
+    assert_eq!(volume.rebuild(Role::FIRST).unwrap(), BLOCKS);
     drop(volume);
-    let others = [Role::Second, Role::Parity];
+    let others = [Role::SECOND, Role::PARITY];
     for stopped in [&others[1..], &others] {
         let world = world.copy();
-        let volume = world.open_without(Some(Role::First));
+        let volume = world.open_without(Some(Role::FIRST));
         for role in stopped {
             volume.detach(*role, "it was stopped");
         }
         if stopped.len() == others.len() {
-            let refused = volume.attach(world.store(Role::First)).unwrap_err();
+            let refused = volume.attach(world.store(Role::FIRST)).unwrap_err();
             assert!(refused.to_string().contains("needs 2"), "{refused}");
-            volume.attach(world.store(Role::Parity)).unwrap();
+            volume.attach(world.store(Role::PARITY)).unwrap();
         }
-        volume.attach(world.store(Role::First)).unwrap();
-        assert!(volume.is_complete(Role::First));
+        volume.attach(world.store(Role::FIRST)).unwrap();
+        assert!(volume.is_complete(Role::FIRST));
         expect(&volume, &shadow);
         drop(volume);
         expect_each(&world, &shadow);
@@ -384,14 +387,14 @@ fn a_block_that_nobody_has_looked_up_is_given_to_a_target_that_returns() {
     drop(volume);
     // It is a disk of before the last close: it has not agreed with the others then.
     world.disks[0] = older.disks[0].clone();
-    let volume = world.open_without(Some(Role::First));
-    volume.detach(Role::Second, "it was stopped");
-    volume.attach(world.store(Role::First)).unwrap();
+    let volume = world.open_without(Some(Role::FIRST));
+    volume.detach(Role::SECOND, "it was stopped");
+    volume.attach(world.store(Role::FIRST)).unwrap();
     // Which of the two generations counts is not known without the third one.
     let mut bytes = vec![0; BLOCK];
     assert!(volume.read(offset(7), &mut bytes).is_err());
-    volume.attach(world.store(Role::Second)).unwrap();
-    assert_eq!(volume.rebuild(Role::First).unwrap(), 1);
+    volume.attach(world.store(Role::SECOND)).unwrap();
+    assert_eq!(volume.rebuild(Role::FIRST).unwrap(), 1);
     expect(&volume, &later);
     drop(volume);
     expect_each(&world, &later);

@@ -23,7 +23,7 @@ impl World {
     fn encrypted() -> Self {
         let world = Self::new();
         let wrapping = old().new_wrapping(Id([5; 16])).unwrap();
-        for role in Role::ALL {
+        for role in Role::HALVES {
             let store = world.store(role);
             store.mark(0, Mark::Wrapping(wrapping)).unwrap();
         }
@@ -31,12 +31,14 @@ impl World {
     }
 
     fn open_by(&self, key: &KeyFile, absent: Option<Role>) -> Result<Volume> {
-        let present = Role::ALL.into_iter().filter(|role| Some(*role) != absent);
+        let present = Role::HALVES
+            .into_iter()
+            .filter(|role| Some(*role) != absent);
         Volume::open_with(present.map(|role| self.store(role)).collect(), Some(key))
     }
 
     fn wrappings(&self) -> [Option<Wrapping>; 3] {
-        Role::ALL.map(|role| self.store(role).identity().wrapping)
+        Role::HALVES.map(|role| self.store(role).identity().wrapping)
     }
 
     /// Puts an empty disk in the place of a target.
@@ -90,7 +92,7 @@ fn targets_of_an_encrypted_volume_show_nothing_and_give_everything_back() {
         shadow[9] = version + 3;
         expect(&volume, &shadow);
         drop(volume);
-        for absent in Role::ALL {
+        for absent in Role::HALVES {
             let world = world.copy();
             let volume = world.open_by(&old(), Some(absent)).unwrap();
             expect(&volume, &shadow);
@@ -98,7 +100,7 @@ fn targets_of_an_encrypted_volume_show_nothing_and_give_everything_back() {
             let report = volume.scrub().unwrap();
             assert_eq!((report.bad_halves, report.lost_blocks), (0, 0));
         }
-        let seen = Volume::inspect(Role::ALL.map(|role| world.store(role)).to_vec());
+        let seen = Volume::inspect(Role::HALVES.map(|role| world.store(role)).to_vec());
         assert!(seen.unwrap().encrypted, "without the key");
     }
 }
@@ -113,7 +115,7 @@ fn equal_blocks_and_versions_are_stored_as_other_bytes() {
     for block in [1, 2, 1] {
         volume.write(offset(block), &bytes).unwrap();
         let state = volume.state(block);
-        let target = volume.target(Role::First).unwrap();
+        let target = volume.target(Role::FIRST).unwrap();
         seen.push(target.fetch(block, state.generation).unwrap().data);
     }
     seen.push(bytes[..BLOCK / 2].to_vec());
@@ -126,7 +128,7 @@ fn equal_blocks_and_versions_are_stored_as_other_bytes() {
 #[test]
 fn short_blocks_come_back() {
     let wrapping = old().new_wrapping(Id([9; 16])).unwrap();
-    let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+    let targets = Role::HALVES.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::new(64, 64).unwrap(),
             role,
@@ -162,7 +164,7 @@ fn another_key_file_none_and_a_needless_one_are_refused() {
         (error(world.open_by(&new(), None)), "is not that of volume"),
         (
             error(Volume::open(
-                Role::ALL.map(|role| world.store(role)).to_vec(),
+                Role::HALVES.map(|role| world.store(role)).to_vec(),
             )),
             "is encrypted: give --key-file FILE",
         ),
@@ -175,7 +177,7 @@ fn another_key_file_none_and_a_needless_one_are_refused() {
     }
     assert_eq!(world.wrappings(), before);
     assert_eq!(
-        world.store(Role::First).identity().epoch,
+        world.store(Role::FIRST).identity().epoch,
         0,
         "nothing was changed"
     );
@@ -187,7 +189,7 @@ fn another_key_file_none_and_a_needless_one_are_refused() {
 /// Targets with one identifier, of which some are encrypted, or by another key.
 #[test]
 fn targets_with_other_keys_are_refused() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let (one, other, plain) = (World::encrypted(), World::encrypted(), World::new());
         let volume = one.open_by(&old(), Some(role)).unwrap();
         let fault = volume.attach(other.store(role)).unwrap_err().to_string();
@@ -200,7 +202,7 @@ fn targets_with_other_keys_are_refused() {
         volume.attach(one.store(role)).unwrap();
         drop(volume);
         for (wrong, expect) in [(&other, "another key"), (&plain, "one is encrypted")] {
-            let targets = Role::ALL.map(|at| match at == role {
+            let targets = Role::HALVES.map(|at| match at == role {
                 true => wrong.store(at),
                 false => one.store(at),
             });
@@ -230,7 +232,7 @@ fn a_rotation_that_is_killed_leaves_the_old_key_or_the_new_one() {
     let shadow = fill(&first.open_by(&old(), None).unwrap(), 3);
     let mut ends = [0; 2];
     for writes in 0..8 {
-        for absent in [None, Some(Role::First), Some(Role::Parity)] {
+        for absent in [None, Some(Role::FIRST), Some(Role::PARITY)] {
             let world = first.copy();
             let volume = world.open_by(&old(), None).unwrap();
             // Each copy of the disks has its own count.
@@ -276,7 +278,7 @@ fn kills(writes: u64) -> [u64; 3] {
 /// volume on no two targets.
 #[test]
 fn a_target_that_was_absent_gets_the_new_wrapping() {
-    for absent in Role::ALL {
+    for absent in Role::HALVES {
         for returns in [false, true] {
             let world = World::encrypted();
             let volume = world.open_by(&old(), None).unwrap();
@@ -289,7 +291,7 @@ fn a_target_that_was_absent_gets_the_new_wrapping() {
                 volume.attach(world.store(absent)).unwrap();
             }
             drop(volume);
-            for left_out in Role::ALL {
+            for left_out in Role::HALVES {
                 let world = world.copy();
                 let fault = error(world.open_by(&old(), Some(left_out)));
                 assert!(fault.contains("is not that of volume"), "{fault}");
@@ -317,7 +319,7 @@ fn a_rotation_leaves_nothing_of_the_old_wrapping() {
 /// A new target of an encrypted volume is a plain one until it has a place.
 #[test]
 fn a_new_target_gets_the_wrapped_key() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let world = World::encrypted();
         let volume = world.open_by(&old(), None).unwrap();
         let shadow = fill(&volume, 3);
@@ -327,7 +329,7 @@ fn a_new_target_gets_the_wrapped_key() {
         drop(volume);
         let [one, two, three] = world.wrappings();
         assert!(one.is_some() && one == two && two == three);
-        for absent in Role::ALL {
+        for absent in Role::HALVES {
             expect(
                 &world.copy().open_by(&old(), Some(absent)).unwrap(),
                 &shadow,
@@ -340,7 +342,7 @@ fn a_new_target_gets_the_wrapped_key() {
 #[test]
 fn snapshots_of_an_encrypted_volume_are_read_and_merged() {
     let world = World::encrypted();
-    let disks = Role::ALL.map(|role| {
+    let disks = Role::HALVES.map(|role| {
         let disk = &world.disks[role.index()];
         disk.bytes.write(0, &vec![0; COPY]).unwrap();
         let shape = Shape::that_grows(new_target(role, true).geometry);
@@ -375,7 +377,7 @@ fn snapshots_of_an_encrypted_volume_are_read_and_merged() {
     assert_eq!(volume.scrub().unwrap().bad_halves, 0);
     let identity = targets[0].identity();
     drop((volume, targets));
-    let again = world.store(Role::First).identity();
+    let again = world.store(Role::FIRST).identity();
     assert_eq!(again.wrapping, identity.wrapping, "with layers, too");
     expect(&world.open_by(&old(), None).unwrap(), &shadow);
 }

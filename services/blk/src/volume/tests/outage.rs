@@ -61,7 +61,7 @@ fn during_an_outage(request: impl FnOnce(&Volume) -> Result<()> + Send) -> (Worl
     let world = World::new();
     let volume = world.open();
     let shadow = fill(&volume, 3);
-    let lost = [Role::First, Role::Parity];
+    let lost = [Role::FIRST, Role::PARITY];
     for role in lost {
         volume.detach(role, "the test says so");
     }
@@ -110,8 +110,8 @@ fn requests_fail_when_the_limit_has_passed() {
     let world = World::new();
     let volume = world.open();
     let shadow = fill(&volume, 3);
-    volume.detach(Role::First, "the test says so");
-    volume.detach(Role::Second, "the test says so");
+    volume.detach(Role::FIRST, "the test says so");
+    volume.detach(Role::SECOND, "the test says so");
     let mut bytes = vec![0; BLOCK];
     for limit in [Duration::ZERO, Duration::from_millis(1)] {
         volume.set_outage_limit(limit);
@@ -120,13 +120,13 @@ fn requests_fail_when_the_limit_has_passed() {
         assert!(volume.flush().is_err());
     }
     // What fails for another reason does not wait: this test would not end in time.
-    for role in [Role::First, Role::Second] {
+    for role in [Role::FIRST, Role::SECOND] {
         volume.attach(world.store(role)).unwrap();
         volume.rebuild(role).unwrap();
     }
     volume.set_outage_limit(LONG * 60);
-    world.flip(Role::First);
-    world.flip(Role::Parity);
+    world.flip(Role::FIRST);
+    world.flip(Role::PARITY);
     assert!(matches!(
         volume.read(0, &mut bytes),
         Err(BlkError::Lost { block: 0, .. })
@@ -143,7 +143,7 @@ fn requests_fail_when_the_limit_has_passed() {
 fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
     let world = World::new();
     let volume = world.open();
-    for role in [Role::First, Role::Second] {
+    for role in [Role::FIRST, Role::SECOND] {
         volume.detach(role, "the test says so");
     }
     volume.set_outage_limit(LONG);
@@ -155,7 +155,7 @@ fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
     assert!(!seats.wait_for_return(returns, begun), "nobody returns");
     for fails in [false, true] {
         let returns = seats.returns();
-        let target: Arc<dyn Target> = world.store(Role::First);
+        let target: Arc<dyn Target> = world.store(Role::FIRST);
         seats.take(&target, || ());
         std::thread::scope(|scope| {
             let before = seats.attempts();
@@ -164,15 +164,15 @@ fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
                 std::thread::yield_now();
             }
             match fails {
-                true => seats.fail(&target, &BlkError::Offline(Role::First)),
+                true => seats.fail(&target, &BlkError::Offline(Role::FIRST)),
                 false => seats.arrived(&target),
             }
             assert_eq!(waits.join().unwrap(), !fails);
         });
-        seats.free(Role::First, "the test says so");
+        seats.free(Role::FIRST, "the test says so");
     }
     // Twice the limit is the end in any case.
-    let target: Arc<dyn Target> = world.store(Role::First);
+    let target: Arc<dyn Target> = world.store(Role::FIRST);
     seats.take(&target, || ());
     let begun = begun.checked_sub(LONG).expect("the machine runs longer");
     assert!(!seats.wait_for_return(seats.returns(), begun));
@@ -185,30 +185,30 @@ fn a_late_target_is_given_up_only_if_the_others_hold_everything() {
     fill(&volume, 3);
     let target = |role| volume.target(role).unwrap();
     let gives_up = |target: &Arc<dyn Target>| volume.seats.gives_up(target.as_ref(), "late");
-    let first = target(Role::First);
+    let first = target(Role::FIRST);
     assert!(gives_up(&first));
     assert!(gives_up(&first), "it is not in use any more");
     assert!(volume.status().targets[0].absent.contains("late"));
-    let (second, parity) = (target(Role::Second), target(Role::Parity));
+    let (second, parity) = (target(Role::SECOND), target(Role::PARITY));
     assert!(!gives_up(&second) && !gives_up(&parity), "two are left");
     // The first one returns. The others are needed until it is complete.
     volume.write(offset(2), &content(2, 6)).unwrap();
     volume.flush().unwrap();
-    volume.attach(world.store(Role::First)).unwrap();
-    assert!(!volume.is_complete(Role::First));
+    volume.attach(world.store(Role::FIRST)).unwrap();
+    assert!(!volume.is_complete(Role::FIRST));
     assert!(
         !gives_up(&second) && !gives_up(&parity),
         "one lacks a block"
     );
-    assert_eq!(volume.rebuild(Role::First).unwrap(), 1);
-    assert!(volume.is_complete(Role::First));
+    assert_eq!(volume.rebuild(Role::FIRST).unwrap(), 1);
+    assert!(volume.is_complete(Role::FIRST));
     assert!(gives_up(&parity));
-    assert!(!gives_up(&second) && !gives_up(&target(Role::First)));
+    assert!(!gives_up(&second) && !gives_up(&target(Role::FIRST)));
 }
 
 #[test]
 fn a_target_that_fails_while_it_returns_leaves_its_place() {
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let world = World::new();
         let volume = world.open_without(Some(role));
         let shadow = fill(&volume, 3);
@@ -227,9 +227,9 @@ fn a_target_that_fails_while_it_returns_leaves_its_place() {
 #[test]
 fn a_target_that_takes_its_place_is_not_one_that_has_lost_blocks() {
     for (incomplete, leaves) in [
-        (Role::Parity, Role::Second),
-        (Role::First, Role::Parity),
-        (Role::Second, Role::First),
+        (Role::PARITY, Role::SECOND),
+        (Role::FIRST, Role::PARITY),
+        (Role::SECOND, Role::FIRST),
     ] {
         let world = World::new();
         let mut shadow = fill(&world.open(), 3);

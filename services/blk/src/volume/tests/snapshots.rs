@@ -8,7 +8,7 @@ use crate::layers::Layers;
 /// Three disks for a volume with an index of this shape.
 fn world(shape: Shape) -> World {
     let world = World::new();
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let disk = world.disks[role.index()].clone();
         world.disks[role.index()]
             .bytes
@@ -115,7 +115,7 @@ fn run(seed: u64, shape: Shape) {
                 volume = Arc::new(world.open());
             }
             16 => {
-                let absent = Role::ALL[dice.usize(..3)];
+                let absent = Role::HALVES[dice.usize(..3)];
                 volume = Arc::new(world.open_without(Some(absent)));
                 check_all(&volume, &live, &snapshots, &what);
                 volume
@@ -158,7 +158,7 @@ fn run(seed: u64, shape: Shape) {
     check_all(&volume, &live, &snapshots, "the end");
     let report = volume.scrub().unwrap();
     assert_eq!((report.lost_blocks, report.bad_halves), (0, 0));
-    for absent in Role::ALL {
+    for absent in Role::HALVES {
         let volume = Arc::new(world.open_without(Some(absent)));
         check_all(&volume, &live, &[], "two targets");
     }
@@ -228,9 +228,9 @@ fn a_kill_between_any_two_writes_changes_no_snapshot() {
             shared.store(u64::MAX, Ordering::Relaxed);
             for absent in [
                 None,
-                Some(Role::First),
-                Some(Role::Second),
-                Some(Role::Parity),
+                Some(Role::FIRST),
+                Some(Role::SECOND),
+                Some(Role::PARITY),
             ] {
                 let volume = Arc::new(world.open_without(absent));
                 let what = format!("{writes} writes, without {absent:?}");
@@ -256,7 +256,7 @@ fn a_kill_between_any_two_writes_changes_no_snapshot() {
 /// A target that replaces another one gets the snapshots.
 #[test]
 fn a_new_target_gets_the_snapshots() {
-    for (shape, role) in SHAPES.into_iter().zip([Role::First, Role::Parity]) {
+    for (shape, role) in SHAPES.into_iter().zip([Role::FIRST, Role::PARITY]) {
         let world = world(shape);
         let volume = Arc::new(world.open());
         volume.write(offset(1), &content(1, 1)).unwrap();
@@ -280,7 +280,7 @@ fn a_new_target_gets_the_snapshots() {
         let large = Store::create_with("new", Box::new(disk.clone()), new, shape, None).unwrap();
         volume.replace(Arc::new(large)).unwrap();
         volume.rebuild(role).unwrap();
-        for other in Role::ALL.into_iter().filter(|other| *other != role) {
+        for other in Role::HALVES.into_iter().filter(|other| *other != role) {
             drop(volume.target(role).unwrap());
             volume.detach(other, "the test says so");
             let snapshot = volume.snapshot("one").unwrap();
@@ -343,9 +343,9 @@ fn the_format_says_that_there_are_layers() {
         newest.1
     };
     let volume = world.open();
-    assert_eq!(Role::ALL.map(version), [4; 3]);
+    assert_eq!(Role::HALVES.map(version), [4; 3]);
     volume.create_snapshot("one", false).unwrap();
-    assert_eq!(Role::ALL.map(version), [5; 3]);
+    assert_eq!(Role::HALVES.map(version), [5; 3]);
     // One of the two tables is damaged: the other one counts at this target, and the newest of all.
     for copy in 0..2 {
         world.disks[0]
@@ -364,7 +364,7 @@ fn the_format_says_that_there_are_layers() {
     let disk = world.disks[0].clone();
     let error = Store::open("damaged", Box::new(disk), None).unwrap_err();
     assert!(error.to_string().contains("table of snapshots"), "{error}");
-    assert_eq!(world.open_without(Some(Role::First)).snapshots().len(), 1);
+    assert_eq!(world.open_without(Some(Role::FIRST)).snapshots().len(), 1);
     assert!(Layers::default().is_empty());
 }
 

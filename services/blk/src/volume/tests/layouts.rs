@@ -1,0 +1,225 @@
+//! Mirrors and other layouts: losses, and who may serve alone.
+
+use crate::geometry::{Geometry, Id, Layout, Role};
+use crate::store::{NewTarget, Store, Target};
+use crate::volume::Volume;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const LAYOUTS: [&str; 6] = ["2+1", "mirror-2", "mirror-3", "2+2", "4+2", "8+3"];
+
+/// The files of a volume.
+struct Files {
+    dir: tempfile::TempDir,
+    layout: Layout,
+}
+
+impl Files {
+    fn new(layout: &str) -> Self {
+        let files = Self {
+            dir: tempfile::tempdir().unwrap(),
+            layout: layout.parse().unwrap(),
+        };
+        for role in files.layout.roles() {
+            drop(files.create(role, &role.to_string(), true));
+        }
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn create(&self, role: Role, name: &str, complete: bool) -> Arc<dyn Target> {
+        let new = NewTarget {
+            geometry: Geometry::of_size(1024, 64 << 10).unwrap(),
+            role,
+            volume: Id([7; 16]),
+            complete,
+        };
+        Arc::new(Store::create_file(&self.path(name), new, None).unwrap())
+    }
+
+    fn role(&self, index: usize) -> Role {
+        self.layout.role(index).unwrap()
+    }
+
+    fn target(&self, index: usize) -> Arc<dyn Target> {
+        let path = self.path(&self.role(index).to_string());
+        Arc::new(Store::open_file(&path, None).unwrap())
+    }
+
+    fn targets(&self, wanted: impl Fn(usize) -> bool) -> Vec<Arc<dyn Target>> {
+        let all = (0..self.layout.targets()).filter(|index| wanted(*index));
+        all.map(|index| self.target(index)).collect()
+    }
+}
+
+fn content(seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..5000).map(|_| random.u8(..)).collect()
+}
+
+#[track_caller]
+fn check(volume: &Volume, seed: u64) {
+    let mut back = vec![0; 5000];
+    volume.read(300, &mut back).unwrap();
+    assert!(back == content(seed));
+}
+
+/// As many targets as there are parities leave one after the other, and come back; writes go on.
+#[test]
+fn each_layout_survives_the_loss_of_as_many_targets_as_it_says() {
+    for layout in LAYOUTS {
+        let files = Files::new(layout);
+        let spare = files.layout.spare();
+        let volume = Volume::open(files.targets(|_| true)).unwrap();
+        volume.write(300, &content(1)).unwrap();
+        volume.flush().unwrap();
+        for lost in 0..spare {
+            volume.detach(files.role(lost), "it is lost");
+            check(&volume, 1 + lost as u64);
+            volume.write(300, &content(2 + lost as u64)).unwrap();
+            check(&volume, 2 + lost as u64);
+            volume.flush().unwrap();
+        }
+        let last = 1 + spare as u64;
+        for back in 0..spare {
+            volume.attach(files.target(back)).unwrap();
+            volume.rebuild(files.role(back)).unwrap();
+            assert!(volume.is_complete(files.role(back)), "{layout}");
+        }
+        for lost in files.layout.roles().rev().take(spare) {
+            volume.detach(lost, "it is lost");
+        }
+        check(&volume, last);
+        volume.detach(files.role(0), "one too many");
+        assert!(volume.write(300, &content(9)).is_err(), "{layout}");
+        drop(volume);
+        let volume = Volume::open(files.targets(|_| true)).unwrap();
+        for role in files.layout.roles() {
+            volume.rebuild(role).unwrap();
+        }
+        let report = volume.scrub().unwrap();
+        assert_eq!((report.lost_blocks, report.bad_halves), (0, 0), "{layout}");
+    }
+}
+
+#[test]
+fn one_of_a_mirror_serves_alone_only_if_it_knows_that_the_other_is_old() {
+    let files = Files::new("mirror-2");
+    let volume = Volume::open(files.targets(|_| true)).unwrap();
+    volume.write(300, &content(1)).unwrap();
+    volume.detach(files.role(1), "it is lost");
+    volume.write(300, &content(2)).unwrap();
+    drop(volume);
+    // It does not know of the second write, and says so.
+    let error = Volume::open(files.targets(|index| index == 1)).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("copy_1 may hold newer data") && error.contains("--without-absent"),
+        "{error}"
+    );
+    check(&Volume::open(files.targets(|index| index == 0)).unwrap(), 2);
+    let volume = Volume::open(files.targets(|_| true)).unwrap();
+    check(&volume, 2);
+    volume.rebuild(files.role(1)).unwrap();
+    assert!(volume.is_complete(files.role(1)));
+    drop(volume);
+    // Now both may be ahead. An operator says that one is gone; when it returns, the other one counts.
+    assert!(Volume::open(files.targets(|index| index == 1)).is_err());
+    let alone = Volume::open_without_absent(files.targets(|index| index == 1), None).unwrap();
+    alone.write(300, &content(3)).unwrap();
+    drop(alone);
+    let volume = Volume::open(files.targets(|_| true)).unwrap();
+    check(&volume, 3);
+    drop(volume);
+    assert!(Volume::open(files.targets(|index| index == 0)).is_err());
+}
+
+/// Nobody knows which of them counts: neither is given up silently.
+#[test]
+fn two_copies_that_were_used_without_each_other_are_refused_together() {
+    let files = Files::new("mirror-2");
+    for (alone, seed) in [(0, 4), (1, 5)] {
+        let volume =
+            Volume::open_without_absent(files.targets(|index| index == alone), None).unwrap();
+        volume.write(300, &content(seed)).unwrap();
+        volume.flush().unwrap();
+    }
+    let error = Volume::open(files.targets(|_| true))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("each was used without the other"), "{error}");
+    let mut targets = files.targets(|index| index == 0);
+    targets.push(files.create(files.role(1), "new", false));
+    let volume = Volume::open(targets).unwrap();
+    volume.rebuild(files.role(1)).unwrap();
+    check(&volume, 4);
+    assert_eq!(volume.scrub().unwrap().bad_halves, 0);
+}
+
+#[test]
+fn a_target_of_each_layout_is_replaced_while_it_serves() {
+    for layout in LAYOUTS {
+        let files = Files::new(layout);
+        let volume = Volume::open(files.targets(|_| true)).unwrap();
+        volume.write(300, &content(1)).unwrap();
+        let role = files.role(files.layout.targets() - 1);
+        volume.replace(files.create(role, "new", false)).unwrap();
+        volume.rebuild(role).unwrap();
+        volume.write(300, &content(2)).unwrap();
+        drop(volume);
+        // The old one is refused, and the new one holds its part.
+        let mut targets = files.targets(|index| index != role.index());
+        targets.push(Arc::new(
+            Store::open_file(&files.path("new"), None).unwrap(),
+        ));
+        let volume = Volume::open(targets).unwrap();
+        volume.detach(role, "the old one is named");
+        let refused = volume.attach(files.target(role.index())).unwrap_err();
+        assert!(
+            refused.to_string().contains("has taken its place"),
+            "{refused}"
+        );
+        let new = Arc::new(Store::open_file(&files.path("new"), None).unwrap());
+        volume.attach(new).unwrap();
+        volume.rebuild(role).unwrap();
+        for lost in files.layout.roles().take(files.layout.spare()) {
+            volume.detach(lost, "it is lost");
+        }
+        check(&volume, 2);
+    }
+}
+
+#[test]
+fn snapshots_and_growth_work_in_each_layout() {
+    for layout in LAYOUTS {
+        let files = Files::new(layout);
+        let volume = Volume::open(files.targets(|_| true)).unwrap();
+        volume.write(300, &content(1)).unwrap();
+        volume.create_snapshot("before", false).unwrap();
+        volume.write(300, &content(2)).unwrap();
+        volume.grow(128 << 10).unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        let volume = Volume::open(files.targets(|_| true)).unwrap();
+        assert_eq!(volume.geometry().size(), 128 << 10, "{layout}");
+        for lost in files.layout.roles().take(files.layout.spare()) {
+            volume.detach(lost, "it is lost");
+        }
+        check(&volume, 2);
+        let mut back = vec![0; 5000];
+        volume.read_snapshot("before", 300, &mut back).unwrap();
+        assert!(back == content(1), "{layout}");
+    }
+}
+
+#[test]
+fn targets_of_different_layouts_are_refused() {
+    let (files, others) = (Files::new("mirror-2"), Files::new("mirror-3"));
+    let mut targets = files.targets(|_| true);
+    targets.extend(others.targets(|index| index == 2));
+    let error = Volume::open(targets).unwrap_err().to_string();
+    assert!(error.contains("layout mirror-2 and mirror-3"), "{error}");
+}
