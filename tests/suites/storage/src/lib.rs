@@ -202,6 +202,7 @@ const TESTS: &[(&str, Test)] = &[
         "fio: its engine needs the secret of the service",
         engine::secrets,
     ),
+    ("fio: its engine names one of two volumes", engine::named),
     (
         "fio: its engine loses the service, and the data is old or new",
         engine::killed,
