@@ -127,7 +127,7 @@ fn an_export_waits_for_a_target_that_is_lost_while_it_opens() {
     end(child);
     let mut waited = 0;
     let mut last = 0;
-    for cut_at in (1..8).map(|eighth| whole * eighth / 8) {
+    for cut_at in (1..16).map(|part| whole * part / 16) {
         let way = Way::to(&second, cut_at);
         let mut child = export(&first, &way, &socket, "25s");
         let (has_waited, _errors) = waits(&mut child);

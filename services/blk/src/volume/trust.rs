@@ -101,6 +101,9 @@ impl Volume {
             if failed == 0 {
                 (recorded.last.roles, recorded.sure) = (keep, keep);
                 is_due = false;
+            } else {
+                // One that has failed may have recorded it all the same: an opening may believe this set or the one before.
+                recorded.sure &= keep;
             }
             keep &= !failed;
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::encryption::{KeyFile, Wrapping};
 use std::io::Write as _;
 
-fn key(text: &str) -> KeyFile {
+pub(super) fn key(text: &str) -> KeyFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     KeyFile::read(file.path()).unwrap()

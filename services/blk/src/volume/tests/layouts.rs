@@ -1,7 +1,8 @@
 //! Mirrors and other layouts: losses, and who may serve alone.
 
+use super::keys::key;
 use crate::geometry::{Geometry, Id, Layout, Role};
-use crate::store::{NewTarget, Store, Target};
+use crate::store::{Mark, NewTarget, Store, Target};
 use crate::volume::Volume;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -135,6 +136,46 @@ fn one_of_a_mirror_serves_alone_only_if_it_knows_that_the_other_is_old() {
     check(&volume, 3);
     drop(volume);
     assert!(Volume::open(files.targets(|index| index == 0)).is_err());
+}
+
+/// Data, a loss, a rotation and the return of a target that has missed it.
+#[test]
+fn each_layout_can_be_encrypted() {
+    let (old, new) = (key("the key of the creation"), key("the key behind it"));
+    for layout in LAYOUTS {
+        let files = Files::new(layout);
+        let wrapping = old.new_wrapping(Id([7; 16])).unwrap();
+        for target in files.targets(|_| true) {
+            target.mark(0, Mark::Wrapping(wrapping)).unwrap();
+        }
+        let open = |key| Volume::open_with(files.targets(|_| true), Some(key));
+        let volume = open(&old).unwrap();
+        volume.write(300, &content(1)).unwrap();
+        volume.create_snapshot("before", false).unwrap();
+        volume.detach(files.role(0), "it is lost");
+        check(&volume, 1);
+        volume.write(300, &content(2)).unwrap();
+        volume.rotate_key(&new).unwrap();
+        volume.attach(files.target(0)).unwrap();
+        volume.rebuild(files.role(0)).unwrap();
+        drop(volume);
+        assert!(open(&old).is_err(), "{layout}");
+        let volume = open(&new).unwrap();
+        // The target that was away serves now.
+        for role in files.layout.roles().rev().take(files.layout.spare()) {
+            volume.detach(role, "it is lost");
+        }
+        check(&volume, 2);
+        let stored = (0..files.layout.targets())
+            .map(|index| std::fs::read(files.path(&files.role(index).to_string())).unwrap());
+        let plain = &content(2)[1000..1032];
+        for bytes in stored {
+            assert!(
+                !bytes.windows(plain.len()).any(|part| part == plain),
+                "{layout}"
+            );
+        }
+    }
 }
 
 /// Nobody knows which of them counts: neither is given up silently.
