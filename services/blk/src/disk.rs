@@ -5,6 +5,15 @@ use crate::geometry::{Geometry, Id};
 use crate::volume::{Extent, Volume, VolumeStatus};
 use std::sync::Arc;
 
+/// Finds a volume that is open, or tells why it is not.
+pub type FindDisk = Arc<dyn Fn() -> std::result::Result<Arc<dyn Disk>, String> + Send + Sync>;
+
+/// Finds a volume that is always open.
+#[must_use]
+pub fn always(disk: Arc<dyn Disk>) -> FindDisk {
+    Arc::new(move || Ok(Arc::clone(&disk)))
+}
+
 /// A block device. Any thread may call it.
 pub trait Disk: Send + Sync {
     /// Identifier of the volume.

@@ -10,10 +10,10 @@ use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 use xgvmi_pool::AccessKey;
 
-/// The frames. Since version 3 an initiator may be read-only.
+/// The frames. Since version 3 an initiator may be read-only, since version 4 it names its volume.
 pub(crate) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLS",
-    version: 3,
+    version: 4,
     program: "xgvmi-blk service",
 };
 
@@ -29,6 +29,8 @@ pub(crate) const EXTENTS_MAX: usize = 1024;
 /// Longest text of an error in bytes.
 const TEXT_MAX: usize = 1024;
 const EXTENT_BYTES: usize = 9;
+/// Longest name of a volume in bytes.
+pub(crate) const VOLUME_NAME_MAX: usize = 64;
 
 /// First message of an initiator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub(crate) struct Hello {
     pub(crate) session: u64,
     /// Announcement of the pool's keys; empty without.
     pub(crate) announcement: Vec<u8>,
+    /// Name of the volume; empty for the only one.
+    pub(crate) volume: String,
 }
 
 /// The service's answer to a hello.
@@ -137,7 +141,8 @@ impl Hello {
             .raw(self.access_key.as_bytes())
             .u8(u8::from(self.stock))
             .u64(self.session)
-            .blob(&self.announcement);
+            .blob(&self.announcement)
+            .blob(self.volume.as_bytes());
         writer.finish()
     }
 
@@ -153,6 +158,11 @@ impl Hello {
         if announcement.len() > ANNOUNCEMENT_MAX {
             return Err(reader.fault("with an announcement that is too long"));
         }
+        let volume = std::str::from_utf8(reader.blob()?).map(str::to_owned);
+        let volume = volume.map_err(|_| reader.fault("with a volume's name that is no text"))?;
+        if volume.len() > VOLUME_NAME_MAX {
+            return Err(reader.fault("with a volume's name that is too long"));
+        }
         reader.end()?;
         Ok(Self {
             pooled,
@@ -161,6 +171,7 @@ impl Hello {
             stock,
             session,
             announcement,
+            volume,
         })
     }
 }
@@ -395,6 +406,7 @@ mod tests {
             stock: true,
             session: 11,
             announcement: vec![1, 2, 3],
+            volume: "vol".to_owned(),
         };
         assert_eq!(Hello::parse(&hello.to_bytes()).ok(), Some(hello));
         let welcome = Welcome {

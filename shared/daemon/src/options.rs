@@ -11,7 +11,7 @@ use crate::error::{DaemonError, Result};
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, Parser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Parser};
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -49,6 +49,69 @@ pub fn parse_words<A: Args>(words: &[&str]) -> Result<A> {
 #[must_use]
 pub fn defaults<A: Args>() -> A {
     parse_words(&[]).expect("no option is required")
+}
+
+/// A table in the file, such as one of `[[volume]]`. On the command line: `NAME`, `NAME=WORD,WORD`, or an inline table of
+/// TOML. [`update`] reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table(String);
+
+impl std::str::FromStr for Table {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Table {
+    /// The text, which may be a name alone.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Its options. `NAME=WORD,WORD` are `name` and `words`.
+    fn options(&self, words: &str) -> std::result::Result<toml::Table, String> {
+        if self.0.starts_with('{') {
+            let table: toml::Table = toml::from_str(&format!("table = {}", self.0))
+                .map_err(|error| error.message().to_owned())?;
+            return match table.into_iter().next() {
+                Some((_, Value::Table(table))) => Ok(table),
+                _ => Err("it is no table".to_owned()),
+            };
+        }
+        let (name, values) = self.0.split_once('=').unwrap_or((&self.0, ""));
+        let values = values.split(',').filter(|value| !value.is_empty());
+        let values = values
+            .map(|value| Value::String(value.to_owned()))
+            .collect();
+        Ok(toml::Table::from_iter([
+            ("name".to_owned(), Value::String(name.to_owned())),
+            (words.to_owned(), Value::Array(values)),
+        ]))
+    }
+}
+
+/// Replaces the options that a table names. `words` is the name of the option with the words of its short form. Switches
+/// without a value stay off.
+///
+/// # Errors
+/// [`DaemonError::Options`] with the defect.
+pub fn update<A: Args>(args: &mut A, table: &Table, words: &str) -> Result<()> {
+    let command = A::augment_args_for_update(Command::new("table"))
+        .no_binary_name(true)
+        .mut_args(|arg| arg.default_value(None::<&str>));
+    let all = table
+        .options(words)
+        .and_then(|table| read_table(&command, &table))
+        .map_err(|text| DaemonError::Options(format!("{}: {text}", table.0)))?;
+    let all = all.into_iter().flat_map(|(_, words)| words);
+    command
+        .clone()
+        .try_get_matches_from(all)
+        .and_then(|matches| args.update_from_arg_matches(&matches))
+        .map_err(|error| DaemonError::Options(format!("{}: {}", table.0, first_paragraph(&error))))
 }
 
 /// A value parser of times with their units, such as `200ms`, `5s` or `2m`. A number alone is refused, because readers take
@@ -178,18 +241,30 @@ fn read_file(
     let table: toml::Table = toml::from_str(&text).map_err(|error| failed(&error))?;
     let is_given =
         |arg: &Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let all = read_table(command, &table).map_err(|what| failed(&what))?;
+    let options = all.into_iter().map(|(arg, words)| {
+        let excluded = command.get_arg_conflicts_with(arg);
+        (words, !is_given(arg) && !excluded.into_iter().any(is_given))
+    });
+    Ok(options.collect())
+}
+
+/// The options of a table as words.
+fn read_table<'c>(
+    command: &'c Command,
+    table: &toml::Table,
+) -> std::result::Result<Vec<(&'c Arg, Vec<OsString>)>, String> {
     let mut options = Vec::new();
-    for (name, value) in &table {
+    for (name, value) in table {
         let Some(arg) = in_file(command).find(|arg| is_named(arg, name)) else {
             let names: Vec<String> = in_file(command).map(name_of).collect();
-            return Err(failed(&format_args!(
+            return Err(format!(
                 "unknown option {name}; the options are {}",
                 names.join(", ")
-            )));
+            ));
         };
-        let words = words(arg, value).map_err(|what| failed(&format_args!("{name} {what}")))?;
-        let excluded = command.get_arg_conflicts_with(arg);
-        options.push((words, !is_given(arg) && !excluded.into_iter().any(is_given)));
+        let words = words(arg, value).map_err(|what| format!("{name} {what}"))?;
+        options.push((arg, words));
     }
     Ok(options)
 }
@@ -215,18 +290,18 @@ fn is_named(arg: &Arg, name: &str) -> bool {
 
 /// An option of a file as words of a command line.
 fn words(arg: &Arg, value: &Value) -> std::result::Result<Vec<OsString>, String> {
-    let is_several = arg
-        .get_num_args()
-        .is_some_and(|count| count.max_values() > 1);
+    let is_several = matches!(arg.get_action(), ArgAction::Append);
     let values = match value {
         Value::Array(values) if is_several => values.as_slice(),
         value => std::slice::from_ref(value),
     };
     let kind = arg.get_value_parser().type_id();
+    let is_table = kind == TypeId::of::<Table>();
     let is_text = kind == TypeId::of::<String>() || kind == TypeId::of::<PathBuf>();
     let word = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
-        Value::Integer(_) | Value::Boolean(_) if !is_text => Ok(value.to_string()),
+        Value::Table(_) if is_table => Ok(value.to_string()),
+        Value::Integer(_) | Value::Boolean(_) if !is_text && !is_table => Ok(value.to_string()),
         _ => Err(format!(
             "is of the type {}, which it cannot have",
             value.type_str()
@@ -319,6 +394,57 @@ mod tests {
         assert_eq!(found.memory, Some(4096));
         assert_eq!(found.limit, Duration::from_secs(7), "a former name");
         assert_eq!(defaults::<Trial>().workers, 4);
+    }
+
+    #[derive(Debug, Default, PartialEq, Eq, Args)]
+    struct Several {
+        /// Parts.
+        #[arg(long = "part")]
+        parts: Vec<Table>,
+        /// A file.
+        #[arg(long)]
+        config: Option<PathBuf>,
+    }
+
+    #[test]
+    fn tables_of_a_file_replace_the_options_that_they_name() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let text =
+            "[[part]]\nname = 'a'\ntargets = ['x', 'y']\nlimit = '70ms'\n[[part]]\nname = 'b'\n";
+        file.write_all(text.as_bytes()).expect("written");
+        let path = file.path().to_str().expect("UTF-8");
+        let found: Several = parse_words(&["--config", path]).expect("valid");
+        let updated = |table: &Table| {
+            let mut one: Trial = parse_words(&["--workers", "7", "z"]).expect("valid");
+            update(&mut one, table, "targets").map(|()| one)
+        };
+        let all: Vec<Trial> = found
+            .parts
+            .iter()
+            .map(|one| updated(one).expect("valid"))
+            .collect();
+        assert_eq!((all[0].name.as_str(), all[0].workers), ("a", 7));
+        assert_eq!((all[1].name.as_str(), all[1].workers), ("b", 7));
+        assert_eq!(all[0].targets, ["x", "y"]);
+        assert_eq!(all[1].targets, ["z"]);
+        assert_eq!(all[0].limit, Duration::from_millis(70));
+        assert_eq!(all[1].limit, Duration::from_secs(5));
+        // Flags replace all tables of the file.
+        let found: Several = parse_words(&["--config", path, "--part=c=x,y"]).expect("valid");
+        let one = updated(&found.parts[0]).expect("valid");
+        assert_eq!((found.parts.len(), one.name.as_str()), (1, "c"));
+        assert_eq!(one.targets, ["x", "y"]);
+        for (text, expect) in [
+            ("{ wrokers = 5 }", "unknown option wrokers"),
+            ("{ workers = 65 }", "65 is not in 1..=64"),
+            ("{ workers = [1] }", "workers is of the type array"),
+            ("{ workers", "{ workers: "),
+        ] {
+            let error = updated(&text.parse().expect("any text"))
+                .expect_err(text)
+                .to_string();
+            assert!(error.contains(expect) && error.contains(text), "{error}");
+        }
     }
 
     #[test]

@@ -11,7 +11,18 @@ const EXERCISERS: &str = "XGVMI_XFSTESTS";
 
 /// All tests that are wanted.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
-    run_with(world, &world.parts, None)
+    let mut cases = run_with(world, &world.parts, None)?;
+    let tools = setup::storage()?;
+    for (name, result) in storage_suite::run_kernel(&parts(world, &tools))? {
+        cases.push(match result {
+            Ok(result) => Case::of(name, result),
+            Err(reason) => Case {
+                name: name.to_owned(),
+                outcome: Outcome::Skipped(reason),
+            },
+        });
+    }
+    Ok(cases)
 }
 
 /// The tests of NBD with TLS.

@@ -51,6 +51,7 @@ struct xgvmi_blk_connect_options {
     uint64_t    reconnect_ms;      /* a call waits so long for a service that is gone, and repeats its request;
                                       default 10000, at most 600000 */
     const char *identity;          /* name by which the service knows this program; secret_file is then that name's */
+    const char *volume;            /* its name, if the service has several volumes */
 };
 
 /* Connects to the volume of the service at "HOST:PORT", and waits for a service that is still starting. `options` may be

@@ -83,6 +83,8 @@ pub struct XgvmiBlkConnectOptions {
     pub reconnect_ms: u64,
     /// Name by which the service knows the caller.
     pub identity: *const c_char,
+    /// Name of the volume.
+    pub volume: *const c_char,
 }
 
 /// Longest `reconnect_ms`.
@@ -193,7 +195,7 @@ unsafe impl Options for XgvmiBlkOptions {
     const NAME: &'static str = "xgvmi_blk_options";
 }
 
-// SAFETY: a size, three pointers and a number of 64 bits.
+// SAFETY: a size, four pointers and a number of 64 bits.
 unsafe impl Options for XgvmiBlkConnectOptions {
     const NAME: &'static str = "xgvmi_blk_connect_options";
 }
@@ -373,6 +375,10 @@ unsafe fn spec(
     if !options.device.is_null() {
         // SAFETY: the caller promises a string.
         spec.device = Some(unsafe { text(options.device, "options.device") }?);
+    }
+    if !options.volume.is_null() {
+        // SAFETY: the caller promises a string.
+        spec.volume = unsafe { text(options.volume, "options.volume") }?;
     }
     if options.reconnect_ms > RECONNECT_MAX_MS {
         return Err(Failure::invalid(&format!(

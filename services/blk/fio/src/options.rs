@@ -21,6 +21,7 @@ pub(crate) struct Values {
     service: *const c_char,
     secret_file: *const c_char,
     identity: *const c_char,
+    volume: *const c_char,
     device: *const c_char,
     ucx: *const c_char,
     copy_max: c_uint,
@@ -121,6 +122,12 @@ pub(crate) fn all() -> *mut Choice {
             offset_of!(Values, identity),
         ),
         string(
+            c"volume",
+            c"Volume of the service",
+            c"Name of the volume, if the service has several",
+            offset_of!(Values, volume),
+        ),
+        string(
             c"device",
             c"RDMA device",
             c"Name of the host's RDMA device; the first one by default",
@@ -193,6 +200,9 @@ pub(crate) unsafe fn spec(job: *const Job) -> Result<Spec, String> {
     let scheme = unsafe { &*values.scheme }.scheme;
     Ok(Spec {
         secret,
+        volume: text(values.volume, "volume")?
+            .unwrap_or_default()
+            .to_owned(),
         device: text(values.device, "device")?.map(str::to_owned),
         scheme,
         ucx: text(values.ucx, "ucx")?.map(PathBuf::from),

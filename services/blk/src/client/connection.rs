@@ -109,6 +109,7 @@ pub(super) fn dial(
         stock: spec.scheme == Scheme::Stock,
         session,
         announcement,
+        volume: spec.volume.clone(),
     };
     let (link, welcome) = greet(spec, &hello, wait)?;
     let limit = answer_limit(spec, &welcome);

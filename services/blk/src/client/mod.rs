@@ -97,6 +97,7 @@ impl Volume {
             stock: false,
             session: number,
             announcement: Vec::new(),
+            volume: spec.volume.clone(),
         };
         let (_, welcome) = greet(spec, &hello, spec.reconnect)?;
         Ok(welcome.geometry)

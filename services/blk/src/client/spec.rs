@@ -29,6 +29,8 @@ pub struct Spec {
     pub service: String,
     /// The secret of both sides. None on machines where everyone is trusted.
     pub secret: Option<Secret>,
+    /// The volume's name, if the service has several; otherwise empty.
+    pub volume: String,
     /// RDMA device of the host; `None` for the first one.
     pub device: Option<String>,
     /// How the service gets access to memory.
@@ -53,6 +55,7 @@ impl Spec {
         Self {
             service: service.to_owned(),
             secret: None,
+            volume: String::new(),
             device: None,
             scheme: Scheme::Announced,
             ucx: None,

@@ -1,10 +1,132 @@
-//! What a server exports: a volume, its name and what clients are told about it.
+//! What a server exports: volumes, their names and what clients are told about them.
 
-use super::wire::{LENGTH_MAX, export_flag};
-use crate::disk::Disk;
+use super::wire::{LENGTH_MAX, export_flag, reply};
+use crate::disk::{Disk, FindDisk, always};
 use crate::geometry::SECTOR;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// All exports of a server: one volume, whose snapshots have their own names; or volumes with names, whose snapshots are
+/// `VOLUME@SNAPSHOT`.
+pub struct Exports(Vec<Entry>);
+
+struct Entry {
+    find: FindDisk,
+    name: String,
+    /// Among several.
+    is_named: bool,
+    read_only: bool,
+    buffered: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for Exports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.0.iter().map(|entry| &entry.name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+impl From<Export> for Exports {
+    fn from(export: Export) -> Self {
+        Self(vec![Entry {
+            find: always(export.volume),
+            name: export.name,
+            is_named: false,
+            read_only: export.read_only,
+            buffered: export.buffered,
+        }])
+    }
+}
+
+impl Exports {
+    /// Volumes with names, some of which may be read-only. The default export is the only one, if there is one only.
+    #[must_use]
+    pub fn named(volumes: impl IntoIterator<Item = (String, FindDisk, bool)>) -> Self {
+        let entry = |(name, find, read_only)| Entry {
+            find,
+            name,
+            is_named: true,
+            read_only,
+            buffered: Arc::default(),
+        };
+        Self(volumes.into_iter().map(entry).collect())
+    }
+
+    /// Bytes of requests that have no whole reply.
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        let of_one = |entry: &Entry| entry.buffered.load(Ordering::Relaxed);
+        self.0.iter().map(of_one).sum()
+    }
+
+    /// The export that a client means, or the kind of the refusal and its reason.
+    pub(super) fn find(&self, name: &str) -> Result<Export, (u32, String)> {
+        let (entry, snapshot) = match &self.0[..] {
+            [only] if !only.is_named => {
+                let is_volume = name.is_empty() || name == only.name;
+                (only, (!is_volume).then_some(name))
+            }
+            [only] if name.is_empty() => (only, None),
+            all => {
+                let (volume, snapshot) = match name.split_once('@') {
+                    Some((volume, snapshot)) => (volume, Some(snapshot)),
+                    None => (name, None),
+                };
+                let found = all.iter().find(|entry| entry.name == volume);
+                (found.ok_or_else(|| self.unknown(name))?, snapshot)
+            }
+        };
+        let export = Export {
+            volume: (entry.find)().map_err(|reason| (reply::ERR_POLICY, reason))?,
+            name: name.to_owned(),
+            read_only: entry.read_only,
+            buffered: Arc::clone(&entry.buffered),
+        };
+        match snapshot {
+            None => Ok(Export {
+                name: entry.name.clone(),
+                ..export
+            }),
+            Some(snapshot) => {
+                let volume = export.volume.open_snapshot(snapshot);
+                Ok(Export {
+                    volume: volume.ok_or_else(|| self.unknown(name))?,
+                    read_only: true,
+                    ..export
+                })
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str) -> (u32, String) {
+        let names: Vec<_> = self.0.iter().map(|entry| &*entry.name).collect();
+        let text = match &self.0[..] {
+            [only] if !only.is_named => format!(
+                "the volume's export is '{}'; others have the names of its snapshots",
+                only.name
+            ),
+            _ => format!(
+                "there is no export '{name}': name one of {}, or VOLUME@SNAPSHOT",
+                names.join(", ")
+            ),
+        };
+        (reply::ERR_UNKNOWN, text)
+    }
+
+    /// Names of all exports.
+    pub(super) fn names(&self) -> Vec<String> {
+        let of_one = |entry: &Entry| {
+            let snapshots =
+                (entry.find)().map_or_else(|_| Vec::new(), |volume| volume.snapshot_names());
+            let snapshots = snapshots.into_iter().map(|snapshot| match entry.is_named {
+                true => format!("{}@{snapshot}", entry.name),
+                false => snapshot,
+            });
+            let volume = std::iter::once(entry.name.clone());
+            volume.chain(snapshots).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of_one).collect()
+    }
+}
 
 /// A volume and its name.
 #[derive(Clone)]
@@ -68,26 +190,6 @@ impl Export {
 
     pub(super) fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The export that a client means: this one, also by the empty name, or a snapshot of its volume.
-    pub(super) fn named(&self, name: &str) -> Option<Self> {
-        if name.is_empty() || name == self.name {
-            return Some(self.clone());
-        }
-        Some(Self {
-            volume: Arc::clone(&self.volume).open_snapshot(name)?,
-            name: name.to_owned(),
-            read_only: true,
-            buffered: Arc::clone(&self.buffered),
-        })
-    }
-
-    /// Names of all exports.
-    pub(super) fn names(&self) -> Vec<String> {
-        let mut names = self.volume.snapshot_names();
-        names.insert(0, self.name.clone());
-        names
     }
 
     pub(super) fn description(&self) -> String {

@@ -1,6 +1,6 @@
 //! The handshake: options until the client chooses the export.
 
-use super::export::Export;
+use super::export::{Export, Exports};
 use super::wire::{
     BASE_ALLOCATION, GREETING, OPTION_HEADER, OPTION_MAX, OPTION_REPLY_MAGIC, handshake_flag, info,
     info_request, meta_request, option, option_header, reply,
@@ -67,7 +67,7 @@ pub(super) fn greet<S: Read + Write>(stream: &mut S) -> io::Result<bool> {
 /// Answers options until the client has chosen, starts TLS, or leaves. What was negotiated before TLS does not count.
 pub(super) fn options<S: Read + Write>(
     stream: &mut S,
-    export: &Export,
+    exports: &Exports,
     (security, no_zeroes): (Security, bool),
     admit: Admit<'_>,
 ) -> io::Result<Shaken> {
@@ -114,10 +114,12 @@ pub(super) fn options<S: Read + Write>(
                 denied = true;
             }
             option::EXPORT_NAME => {
-                let name = std::str::from_utf8(&data).ok();
-                let Some(export) = name.and_then(|name| export.named(name)) else {
-                    return Err(broken("the client wants an export that there is not"));
-                };
+                let name = std::str::from_utf8(&data);
+                let name =
+                    name.map_err(|_| broken("the client wants an export that there is not"))?;
+                let export = exports
+                    .find(name)
+                    .map_err(|(_, text)| io::Error::other(text))?;
                 // This option has no reply that could be an error.
                 admit()?;
                 let mut answer = [
@@ -131,7 +133,7 @@ pub(super) fn options<S: Read + Write>(
             }
             option => {
                 let request = (option, &data[..]);
-                if let Some(export) = negotiate(stream, export, request, (&mut chosen, admit))? {
+                if let Some(export) = negotiate(stream, exports, request, (&mut chosen, admit))? {
                     return Ok(Shaken::Chosen(chosen, export));
                 }
             }
@@ -155,7 +157,7 @@ fn start_tls<S: Write>(stream: &mut S, security: Security, data: &[u8]) -> io::R
 /// Answers an option. Returns the export that the client has chosen by it.
 fn negotiate<S: Write>(
     stream: &mut S,
-    export: &Export,
+    exports: &Exports,
     (option, data): (u32, &[u8]),
     (chosen, admit): (&mut Chosen, Admit<'_>),
 ) -> io::Result<Option<Export>> {
@@ -169,7 +171,7 @@ fn negotiate<S: Write>(
             )?;
         }
         option::LIST => {
-            for name in export.names() {
+            for name in exports.names() {
                 let data = [&length(name.len()), name.as_bytes()].concat();
                 answer(stream, option, reply::SERVER, &data)?;
             }
@@ -179,9 +181,9 @@ fn negotiate<S: Write>(
             chosen.structured = true;
             answer(stream, option, reply::ACK, &[])?;
         }
-        option::INFO | option::GO => return describe(stream, export, (option, data), admit),
+        option::INFO | option::GO => return describe(stream, exports, (option, data), admit),
         option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-            contexts(stream, export, (option, data), chosen)?
+            contexts(stream, exports, (option, data), chosen)?
         }
         _ => answer(
             stream,
@@ -196,7 +198,7 @@ fn negotiate<S: Write>(
 /// Answers INFO and GO. Returns the export if GO was successful.
 fn describe<S: Write>(
     stream: &mut S,
-    export: &Export,
+    exports: &Exports,
     (option, data): (u32, &[u8]),
     admit: Admit<'_>,
 ) -> io::Result<Option<Export>> {
@@ -209,13 +211,12 @@ fn describe<S: Write>(
         )?;
         return Ok(None);
     };
-    let Some(export) = export.named(request.name) else {
-        let text = format!(
-            "the volume's export is '{}'; others have the names of its snapshots",
-            export.name()
-        );
-        answer(stream, option, reply::ERR_UNKNOWN, text.as_bytes())?;
-        return Ok(None);
+    let export = match exports.find(request.name) {
+        Ok(export) => export,
+        Err((kind, text)) => {
+            answer(stream, option, kind, text.as_bytes())?;
+            return Ok(None);
+        }
     };
     if option == option::GO
         && let Err(error) = admit()
@@ -251,7 +252,7 @@ fn describe<S: Write>(
 /// Answers LIST_META_CONTEXT and SET_META_CONTEXT.
 fn contexts<S: Write>(
     stream: &mut S,
-    export: &Export,
+    exports: &Exports,
     (option, data): (u32, &[u8]),
     chosen: &mut Chosen,
 ) -> io::Result<()> {
@@ -271,13 +272,8 @@ fn contexts<S: Write>(
             b"negotiate structured replies first",
         );
     }
-    if export.named(request.name).is_none() {
-        return answer(
-            stream,
-            option,
-            reply::ERR_UNKNOWN,
-            b"there is no such export",
-        );
+    if let Err((kind, text)) = exports.find(request.name) {
+        return answer(stream, option, kind, text.as_bytes());
     }
     let sets = option == option::SET_META_CONTEXT;
     // A list without queries asks for everything, a set without queries for nothing. A namespace alone is for lists.

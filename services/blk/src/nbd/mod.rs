@@ -1,4 +1,4 @@
-//! An NBD server for one volume on a Unix socket or TCP: fixed newstyle handshake, TLS, structured replies, block status,
+//! An NBD server for volumes on a Unix socket or TCP: fixed newstyle handshake, TLS, structured replies, block status,
 //! flush, FUA, trim, write zeroes, several connections, several requests of each at once.
 
 mod answer;
@@ -15,7 +15,7 @@ pub mod wire;
 
 pub use crate::crew::REQUESTS_MAX;
 pub use client::NbdMedium;
-pub use export::Export;
+pub use export::{Export, Exports};
 pub use server::{CLIENTS, CLIENTS_MAX, Server};
 pub use stream::Listener;
 pub use tls::{Pems, Tls, TlsError};
@@ -30,7 +30,12 @@ use std::io::{self, Read, Write};
 /// The client breaks the protocol, or errors of the connection.
 pub fn serve<S: Read + Write + Clone + Send>(stream: &mut S, export: &Export) -> io::Result<()> {
     let no_zeroes = handshake::greet(stream)?;
-    match handshake::options(stream, export, (Security::Absent, no_zeroes), &|| Ok(()))? {
+    match handshake::options(
+        stream,
+        &export.clone().into(),
+        (Security::Absent, no_zeroes),
+        &|| Ok(()),
+    )? {
         Shaken::Chosen(chosen, export) => {
             let ends = (stream.clone(), stream.clone());
             connection::serve(ends, &export, chosen, (1, &|| ()))

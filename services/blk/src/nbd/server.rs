@@ -1,7 +1,7 @@
 //! The socket of an export and its connections.
 
 use super::connection;
-use super::export::Export;
+use super::export::{Export, Exports};
 use super::handshake::{self, Admit, Chosen, Security, Shaken};
 use super::secure::{self, Both, Session};
 use super::stream::{Hurried, Listener, Stream};
@@ -37,7 +37,7 @@ struct Open {
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
-    export: Export,
+    exports: Exports,
     tls: Option<Tls>,
     /// Most clients. As many connections whose handshake is not finished, or [`VISITORS_MIN`].
     most: usize,
@@ -47,12 +47,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `export` on a socket.
+    /// Serves one export or several on a socket.
     #[must_use]
-    pub fn new(listener: Listener, export: Export, tls: Option<Tls>) -> Self {
+    pub fn new(listener: Listener, exports: impl Into<Exports>, tls: Option<Tls>) -> Self {
         Self {
             listener,
-            export,
+            exports: exports.into(),
             tls,
             most: CLIENTS,
             open: Mutex::default(),
@@ -71,7 +71,7 @@ impl Server {
     /// Bytes of requests that have no whole reply. Each connection has 32 MiB at most.
     #[must_use]
     pub fn buffered_bytes(&self) -> u64 {
-        self.export.buffered_bytes()
+        self.exports.buffered_bytes()
     }
 
     /// Number of connections, also of those whose handshake is not finished.
@@ -183,7 +183,7 @@ impl Server {
     fn serve(&self, number: u64, stream: &Stream) -> io::Result<()> {
         stream.prepare()?;
         let admit = || self.admit(number);
-        serve_stream(stream, &self.export, self.tls.as_ref(), &admit).map_err(|error| {
+        serve_stream(stream, &self.exports, self.tls.as_ref(), &admit).map_err(|error| {
             let is_client = self.open().clients.contains_key(&number);
             if !is_client {
                 self.refused.fetch_add(1, Ordering::Relaxed);
@@ -203,7 +203,7 @@ impl Server {
 /// Serves one client. `admit` is asked when it has chosen the export.
 pub(super) fn serve_stream(
     stream: &Stream,
-    export: &Export,
+    exports: &Exports,
     tls: Option<&Tls>,
     admit: Admit<'_>,
 ) -> io::Result<()> {
@@ -215,7 +215,7 @@ pub(super) fn serve_stream(
     };
     let no_zeroes = handshake::greet(&mut hurried)?;
     match (
-        handshake::options(&mut hurried, export, (security, no_zeroes), admit)?,
+        handshake::options(&mut hurried, exports, (security, no_zeroes), admit)?,
         tls,
     ) {
         (Shaken::Chosen(chosen, export), _) => {
@@ -226,7 +226,7 @@ pub(super) fn serve_stream(
             // The client learns why it is refused.
             let parted = |_: &io::Error| secure::part(stream);
             let session = Session::shake(&mut hurried, tls.config()).inspect_err(parted)?;
-            let served = serve_secure((stream, hurried), export, &session, (no_zeroes, admit));
+            let served = serve_secure((stream, hurried), exports, &session, (no_zeroes, admit));
             session.close(stream);
             served
         }
@@ -237,12 +237,12 @@ pub(super) fn serve_stream(
 /// The options and requests of a client with TLS.
 fn serve_secure(
     (stream, hurried): (&Stream, Hurried<'_>),
-    export: &Export,
+    exports: &Exports,
     session: &Session,
     (no_zeroes, admit): (bool, Admit<'_>),
 ) -> io::Result<()> {
     let mut ends = session.over((hurried, hurried));
-    match handshake::options(&mut ends, export, (Security::Active, no_zeroes), admit)? {
+    match handshake::options(&mut ends, exports, (Security::Active, no_zeroes), admit)? {
         Shaken::Chosen(chosen, export) => {
             hurried.relax()?;
             let Both(reader, writer) = ends.over((stream, stream));

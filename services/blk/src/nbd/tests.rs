@@ -55,7 +55,7 @@ impl Client {
         }
         let export = export.clone();
         let server = std::thread::spawn(move || {
-            server::serve_stream(&theirs.into(), &export, None, &|| Ok(()))
+            server::serve_stream(&theirs.into(), &export.into(), None, &|| Ok(()))
         });
         let mut client = Self {
             stream,

@@ -49,12 +49,14 @@ pub fn like(path: &Path) -> Result<(Geometry, Layout, Id, Option<Wrapping>)> {
         ));
     }
     let (_, state) = ask_for::<Status>(path)?;
-    let volume = state.volume().with_context(|| {
-        format!(
-            "{}: give the status socket of an export or a service",
+    if !state.named().is_empty() {
+        bail!(
+            "{}: a process with several volumes: give a target of the one that is meant",
             path.display()
-        )
-    })?;
+        );
+    }
+    let volume = state.volume(None);
+    let volume = volume.with_context(|| path.display().to_string())?;
     let id = u128::from_str_radix(&volume.volume, 16).context("the volume's identifier")?;
     let geometry = Geometry::of_size(volume.block_size, volume.size)?;
     let names = volume.targets.iter().map(|target| &target.role[..]);
@@ -163,7 +165,11 @@ mod tests {
             clients: 0,
             refused_clients: 0,
             buffered_bytes: 0,
-            volume: crate::volume::VolumeStatus::default(),
+            volume: crate::volume::VolumeStatus {
+                volume: "id".to_owned(),
+                ..Default::default()
+            },
+            volumes: Vec::new(),
         })
     }
 

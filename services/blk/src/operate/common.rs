@@ -7,7 +7,7 @@ use xgvmi_daemon::Secret;
 /// Purpose of the key that is derived from a secret file. Another use of the same file derives another key.
 const SECRET_CONTEXT: &str = "xgvmi 2026 block storage target traffic";
 
-/// Longest name of an initiator.
+/// Longest name of an initiator or a volume.
 const NAME_MAX: usize = 64;
 
 /// Reads a secret of target traffic.
@@ -22,7 +22,7 @@ pub(super) fn secret(path: &Path) -> Result<Secret> {
 pub fn initiator_secret(path: &Path, name: Option<&str>) -> Result<Secret> {
     match name {
         Some(name) => {
-            check_name(name)?;
+            check_name("an initiator", name)?;
             named_secret(path, name)
         }
         None => Ok(Secret::read(path, crate::client::SECRET_CONTEXT)?),
@@ -35,15 +35,15 @@ pub(super) fn named_secret(path: &Path, name: &str) -> Result<Secret> {
     Ok(secret.derived(format!("initiator {name}").as_bytes()))
 }
 
-/// Checks the name of an initiator.
+/// Checks the name of an initiator or a volume.
 ///
 /// # Errors
 /// It is none.
-pub(super) fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(of: &str, name: &str) -> Result<()> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     ensure!(
         (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(is_plain),
-        "'{name}': the name of an initiator has 1 to {NAME_MAX} letters, digits, '.', '_' or '-'"
+        "'{name}': the name of {of} has 1 to {NAME_MAX} letters, digits, '.', '_' or '-'"
     );
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Commands for a running export or service: `xgvmi-blk ctl`.
 
 use super::daemon::Unlink;
-use super::opener::Opener;
 use super::snapshots::Snapshot;
 use super::status::Status;
+use super::volumes::Volumes;
 use super::{asking, status::StatusArgs};
 use crate::encryption::KeyFile;
 use crate::say::say;
@@ -31,6 +31,9 @@ pub struct ControlArgs {
     /// The service at this port.
     #[arg(long, value_name = "PORT", conflicts_with = "socket")]
     service: Option<u16>,
+    /// The volume, if the process has several.
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -78,9 +81,6 @@ enum Command {
     },
 }
 
-/// A volume of this process, and what opens its targets.
-pub(super) type Commanded = (Arc<Volume>, Arc<Opener>);
-
 /// A command on its way to the process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
@@ -91,6 +91,14 @@ enum Request {
     Resize { size: u64 },
     RotateKey { file: PathBuf },
     Snapshot { is: Snapshot },
+}
+
+/// A command, for the volume with a name if the process has several.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Message {
+    Named { volume: String, request: Request },
+    Plain(Request),
 }
 
 /// Lets a running process carry out a command. Returns what it says.
@@ -104,22 +112,28 @@ pub fn ctl(args: &ControlArgs) -> Result<String> {
         service: args.service,
         form: Form::default(),
     })?;
-    let volume = state
-        .volume()
-        .context("a target has no volume to command")?;
-    let ask = |request: &Request| -> Result<String> {
-        Ok(control(&socket, &serde_json::to_string(request)?)?)
+    let name = args.volume.as_deref();
+    let volume = state.volume(name)?;
+    let ask = |request: Request| -> Result<String> {
+        let message = match name {
+            Some(name) => Message::Named {
+                volume: name.to_owned(),
+                request,
+            },
+            None => Message::Plain(request),
+        };
+        Ok(control(&socket, &serde_json::to_string(&message)?)?)
     };
     match &args.command {
         Command::Show => Ok(serde_json::to_string_pretty(volume)?),
-        Command::Scrub { stop: true, .. } => ask(&Request::StopScrub {}),
+        Command::Scrub { stop: true, .. } => ask(Request::StopScrub {}),
         Command::Scrub { rate, wait, .. } => {
-            let said = ask(&Request::Scrub { rate: *rate })?;
+            let said = ask(Request::Scrub { rate: *rate })?;
             if !wait {
                 return Ok(said);
             }
             let (bad, lost) = (volume.scrub_bad_halves, volume.scrub_lost_blocks);
-            let end = wait_for(&socket, |volume| volume.scrubbing == 0)?;
+            let end = wait_for((&socket, name), |volume| volume.scrubbing == 0)?;
             Ok(format!(
                 "{} half blocks were absent or wrong, {} blocks cannot be read",
                 end.scrub_bad_halves - bad,
@@ -127,25 +141,25 @@ pub fn ctl(args: &ControlArgs) -> Result<String> {
             ))
         }
         Command::Replace { target, wait } => {
-            let said = ask(&Request::Replace {
+            let said = ask(Request::Replace {
                 target: absolute(target)?,
             })?;
             if *wait {
-                let name = absolute(target)?;
-                wait_for(&socket, |volume| {
+                let new = absolute(target)?;
+                wait_for((&socket, name), |volume| {
                     let mut targets = volume.targets.iter();
                     targets.any(|target| {
-                        target.name == name && target.complete && target.missing_blocks == 0
+                        target.name == new && target.complete && target.missing_blocks == 0
                     })
                 })?;
             }
             Ok(said)
         }
-        Command::Resize { size } => ask(&Request::Resize { size: *size }),
-        Command::RotateKey { file } => ask(&Request::RotateKey {
+        Command::Resize { size } => ask(Request::Resize { size: *size }),
+        Command::RotateKey { file } => ask(Request::RotateKey {
             file: std::path::absolute(file).with_context(|| file.display().to_string())?,
         }),
-        Command::Snapshot { command } => ask(&Request::Snapshot {
+        Command::Snapshot { command } => ask(Request::Snapshot {
             is: command.clone(),
         }),
     }
@@ -167,34 +181,28 @@ fn absolute(target: &str) -> Result<String> {
 
 /// Asks for the state until it is as wanted.
 fn wait_for(
-    socket: &Path,
+    (socket, name): (&Path, Option<&str>),
     is_wanted: impl Fn(&crate::volume::VolumeStatus) -> bool,
 ) -> Result<crate::volume::VolumeStatus> {
     loop {
         let (_, state) = xgvmi_daemon::status::ask_for::<Status>(socket)?;
-        match state.volume() {
-            Some(volume) if is_wanted(volume) => return Ok(volume.clone()),
+        match state.volume(name) {
+            Ok(volume) if is_wanted(volume) => return Ok(volume.clone()),
             _ => std::thread::sleep(LOOK),
         }
     }
 }
 
-/// Starts the thread that takes commands for a volume of this process, if the process has a status socket. Dropping the result
-/// removes the socket's file.
-pub(super) fn take_commands(daemon: &Daemon, owned: Option<Commanded>) -> Result<Option<Unlink>> {
+/// Starts the thread that takes commands for the volumes of this process, if the process has a status socket. Dropping the
+/// result removes the socket's file.
+pub(super) fn take_commands(daemon: &Daemon, volumes: &Arc<Volumes>) -> Result<Option<Unlink>> {
     let Some(socket) = daemon.control()? else {
         return Ok(None);
     };
     let unlink = Unlink(socket.path().to_owned());
-    let carry_out = move |request: &str| {
-        let done = match &owned {
-            Some((volume, opener)) => carry_out(request, volume, opener),
-            None => Err(anyhow::anyhow!(
-                "the volume is that of a service: give the command there, by --service PORT"
-            )),
-        };
-        done.map_err(|error| format!("{error:#}"))
-    };
+    let volumes = Arc::clone(volumes);
+    let carry_out =
+        move |message: &str| carry_out(message, &volumes).map_err(|error| format!("{error:#}"));
     let serve = move || {
         if let Err(error) = socket.serve(carry_out) {
             say(format_args!("no commands are taken any more: {error}"));
@@ -205,8 +213,13 @@ pub(super) fn take_commands(daemon: &Daemon, owned: Option<Commanded>) -> Result
     Ok(Some(unlink))
 }
 
-fn carry_out(request: &str, volume: &Arc<Volume>, opener: &Opener) -> Result<String> {
-    let request = serde_json::from_str(request).context("a command of another release")?;
+fn carry_out(message: &str, volumes: &Volumes) -> Result<String> {
+    let message = serde_json::from_str(message).context("a command of another release")?;
+    let (name, request) = match message {
+        Message::Named { volume, request } => (Some(volume), request),
+        Message::Plain(request) => (None, request),
+    };
+    let (volume, opener) = &volumes.commanded(name.as_deref())?;
     match request {
         Request::Scrub { rate } => scrub(volume, rate),
         Request::StopScrub {} => {

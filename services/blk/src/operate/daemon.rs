@@ -3,23 +3,21 @@
 use super::status::Status;
 use crate::error::BlkError;
 use crate::say::say;
-use crate::volume::Volume;
 use anyhow::{Context as _, Result};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::sync::Arc;
 use xgvmi_daemon::{Asked, Background, Daemon};
 
-/// Runs `serve` in a thread and answers questions for the status, until SIGTERM, SIGINT, the end of `serve`, or the opening
-/// of `volume` by another process. Returns what ended it.
+/// Runs `serve` in a thread and answers questions for the status, until SIGTERM, SIGINT, the end of `serve`, or the return
+/// of `lost`, which another process has opened the volume. Returns what ended it.
 ///
 /// # Errors
 /// `serve` has failed, or errors of the system.
 pub(super) fn run(
     daemon: &Daemon,
     serve: impl FnOnce() -> io::Result<()> + Send + 'static,
-    volume: Option<Arc<Volume>>,
+    lost: Option<Box<dyn FnOnce() -> BlkError + Send>>,
     status: impl Fn() -> Status,
     reload: impl Fn() -> Result<()>,
 ) -> Result<Ended> {
@@ -28,8 +26,8 @@ pub(super) fn run(
     let fence = Background::new("fence").context("cannot start a thread")?;
     // It may wait until the process ends: nothing waits for it.
     let mut fence: ManuallyDrop<Background<BlkError>> = ManuallyDrop::new(fence);
-    if let Some(volume) = volume {
-        fence.submit(move || volume.wait_superseded());
+    if let Some(lost) = lost {
+        fence.submit(lost);
     }
     loop {
         let asked = daemon.wait(&[server.fd(), fence.fd()], None, || status().to_json())?;

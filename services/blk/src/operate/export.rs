@@ -2,7 +2,7 @@
 
 use super::certificates;
 use super::common::initiator_secret;
-use super::control::{Commanded, take_commands};
+use super::control::take_commands;
 use super::daemon::run;
 use super::fronts::Fronts;
 use super::keeper::keep;
@@ -10,6 +10,7 @@ use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
 use super::snapshots::merge_beside;
 use super::status::{ExportStatus, Status};
+use super::volumes::Volumes;
 use crate::client;
 use crate::disk::Disk;
 use crate::geometry::{Geometry, Layout};
@@ -28,26 +29,28 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     let address = args.check()?;
     let tls = certificates::read(&args.tls)?;
     let limit = args.drain_limit;
+    let named = args.named()?;
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
     let daemon = Daemon::new("xgvmi-blk-export", args.status_socket.as_deref())?;
-    let (volume, owned): (Arc<dyn Disk>, Option<Commanded>) = match &args.service {
-        Some(service) => (Arc::new(behind(args, service)?), None),
-        None => {
+    let volumes = Arc::new(match (&args.service, &named[..]) {
+        (Some(service), _) => Volumes::one(Arc::new(behind(args, service)?), None),
+        (None, []) => {
             let (volume, opener) = here(args)?;
-            (Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
+            Volumes::one(Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
-    };
-    let fronts = Fronts::open(args, address, &volume, tls)?;
-    let _commands = take_commands(&daemon, owned.clone())?;
-    let owned = owned.map(|(volume, _)| volume);
+        (None, named) => Volumes::open(named)?,
+    });
+    let fronts = Fronts::open(args, address, &volumes, tls)?;
+    let _commands = take_commands(&daemon, &volumes)?;
     ready(&format!(
-        "xgvmi-blk {} exports volume {} on {}",
+        "xgvmi-blk {} exports {} on {}",
         env!("CARGO_PKG_VERSION"),
-        volume.id(),
+        volumes.names(),
         fronts.names()
     ))?;
     let status = || {
+        let (volume, several) = volumes.status();
         Status::Export(ExportStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -60,7 +63,8 @@ pub fn export(args: &ExportArgs) -> Result<()> {
                 .nbd
                 .as_ref()
                 .map_or(0, |server| server.buffered_bytes()),
-            volume: volume.status(),
+            volume,
+            volumes: several,
         })
     };
     let reload = || match fronts.nbd.as_ref().and_then(|server| server.tls()) {
@@ -78,9 +82,14 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             Ok(())
         }
     };
-    let closing = owned.clone();
-    let ended = run(&daemon, fronts.serve(), owned, status, reload)
-        .with_context(|| format!("the socket {}", fronts.names()))?;
+    let ended = run(
+        &daemon,
+        fronts.serve(),
+        volumes.wait_taken(),
+        status,
+        reload,
+    )
+    .with_context(|| format!("the socket {}", fronts.names()))?;
     fronts.unlink();
     let mut drained = Ok(());
     if ended.drains {
@@ -93,11 +102,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
                 fronts.connections()
             ));
         }
-        // Fails at once for a volume that another process has opened.
-        drained = match closing {
-            Some(volume) if is_drained => volume.close(),
-            _ => volume.flush(),
-        };
+        drained = volumes.end(is_drained);
     }
     ended.leave();
     Ok(drained?)
@@ -110,12 +115,13 @@ fn behind(args: &ExportArgs, service: &str) -> Result<client::Volume> {
     Ok(client::Volume::connect(&client::Spec {
         secret: secret.transpose()?,
         device: args.device.clone(),
+        volume: args.volume_of_service()?,
         ..client::Spec::new(service)
     })?)
 }
 
 /// A volume of this process, which a thread keeps complete.
-fn here(args: &ExportArgs) -> Result<Commanded> {
+fn here(args: &ExportArgs) -> Result<(Arc<Volume>, Arc<Opener>)> {
     let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
     let volume = Arc::new(match args.memory {
         Some(size) => in_memory(args, size)?,

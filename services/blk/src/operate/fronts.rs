@@ -1,9 +1,9 @@
-//! The front ends of an export: NBD clients, and a virtual machine.
+//! The front ends of an export: NBD clients, and virtual machines.
 
 use super::daemon::Unlink;
 use super::options::{ExportArgs, NbdAddress};
-use crate::disk::Disk;
-use crate::nbd::{Export, Listener, Server, Tls};
+use super::volumes::Volumes;
+use crate::nbd::{Export, Exports, Listener, Server, Tls};
 use crate::vhost::VhostServer;
 use anyhow::{Context as _, Result, bail};
 use std::io;
@@ -17,7 +17,7 @@ const OTHER_FILES: u64 = 256;
 /// The front ends of an export, at least one.
 pub(super) struct Fronts {
     pub(super) nbd: Option<Arc<Server>>,
-    vhost: Option<Arc<VhostServer>>,
+    vhost: Vec<Arc<VhostServer>>,
     names: Vec<String>,
     files: Mutex<Vec<Unlink>>,
 }
@@ -27,7 +27,7 @@ impl Fronts {
     pub(super) fn open(
         args: &ExportArgs,
         address: Option<NbdAddress>,
-        disk: &Arc<dyn Disk>,
+        volumes: &Volumes,
         tls: Option<Tls>,
     ) -> Result<Self> {
         let (mut names, mut files) = (Vec::new(), Vec::new());
@@ -38,25 +38,37 @@ impl Fronts {
                 let (listener, name, file) = listen(&address)?;
                 names.push(name);
                 files.extend(file);
-                let name = args.name.as_deref().unwrap_or_default();
-                let export = Export::new(Arc::clone(disk), name).read_only(read_only);
+                let exports =
+                    match volumes.only() {
+                        Some(disk) => {
+                            let name = args.name.as_deref().unwrap_or_default();
+                            Export::new(disk, name).read_only(read_only).into()
+                        }
+                        None => Exports::named(volumes.iter().map(|slot| {
+                            (slot.name.clone(), Volumes::find_disk(slot), slot.read_only)
+                        })),
+                    };
                 let clients = usize::from(args.clients);
                 make_room(clients)?;
-                let server = Server::new(listener, export, tls).with_clients(clients);
+                let server = Server::new(listener, exports, tls).with_clients(clients);
                 Some(Arc::new(server))
             }
         };
-        let vhost = match &args.vhost_socket {
-            None => None,
-            Some(path) => {
-                let listener = bind(path)?;
-                names.push(format!("vhost-user {}", path.display()));
-                files.push(Unlink(path.clone()));
-                let queues = usize::from(args.vhost_queues);
-                let server = VhostServer::new(listener, Arc::clone(disk), queues, read_only);
-                Some(Arc::new(server))
-            }
-        };
+        let mut vhost = Vec::new();
+        for slot in volumes.iter() {
+            let Some(path) = slot.vhost_socket.as_ref().or(args.vhost_socket.as_ref()) else {
+                continue;
+            };
+            let listener = bind(path)?;
+            names.push(format!("vhost-user {}", path.display()));
+            files.push(Unlink(path.clone()));
+            let queues = usize::from(args.vhost_queues);
+            let find = Volumes::find_disk(slot);
+            let read_only = read_only || slot.read_only;
+            vhost.push(Arc::new(VhostServer::new(
+                listener, find, queues, read_only,
+            )));
+        }
         Ok(Self {
             nbd,
             vhost,
@@ -73,7 +85,11 @@ impl Fronts {
     /// Number of clients.
     pub(super) fn connections(&self) -> usize {
         let nbd = self.nbd.as_ref().map_or(0, |server| server.connections());
-        nbd + self.vhost.as_ref().map_or(0, |server| server.connections())
+        nbd + self
+            .vhost
+            .iter()
+            .map(|server| server.connections())
+            .sum::<usize>()
     }
 
     /// Serves all clients until one of the sockets fails, or [`Fronts::drain`].
@@ -92,7 +108,7 @@ impl Fronts {
             if let Some(nbd) = nbd {
                 start("accept-nbd", Box::new(move || nbd.run()))?;
             }
-            if let Some(vhost) = vhost {
+            for vhost in vhost {
                 start("accept-vhost", Box::new(move || vhost.run()))?;
             }
             drop(first);
@@ -105,7 +121,7 @@ impl Fronts {
         if let Some(nbd) = &self.nbd {
             nbd.drain();
         }
-        if let Some(vhost) = &self.vhost {
+        for vhost in &self.vhost {
             vhost.drain();
         }
     }

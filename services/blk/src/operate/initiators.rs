@@ -51,7 +51,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Initiator>> {
     );
     let dir = path.parent().unwrap_or_else(|| Path::new(""));
     let initiators = entries.into_iter().map(|(name, entry)| {
-        check_name(&name).with_context(place)?;
+        check_name("an initiator", &name).with_context(place)?;
         let connections = entry.connections.unwrap_or(CONNECTIONS_MAX);
         ensure!(
             (1..=CONNECTIONS_MAX).contains(&connections),

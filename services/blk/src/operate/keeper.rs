@@ -81,9 +81,9 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes back targets that return, without end.
+    /// Takes back targets that return, until another process has the volume.
     fn take_back(self: &Arc<Self>) {
-        loop {
+        while !self.volume.is_superseded() {
             let present = self.volume.present();
             let names = self.opener.names().clone();
             let absent = names.into_iter().filter(|name| !present.contains(name));
@@ -153,9 +153,9 @@ impl Keeper {
         }
     }
 
-    /// Completes targets that lack blocks, without end.
+    /// Completes targets that lack blocks, until then.
     fn complete(&self) {
-        loop {
+        while !self.volume.is_superseded() {
             for role in self.volume.layout().roles() {
                 let failed = self.state().failed[role.index()];
                 if let Some(used) = wants_rebuild(&self.volume, role, failed) {

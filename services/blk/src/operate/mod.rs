@@ -15,13 +15,18 @@ mod service;
 mod snapshots;
 mod status;
 mod target;
+mod volumes;
 
 pub use asking::{like, show_status};
 pub use common::initiator_secret;
 pub use control::{ControlArgs, ctl};
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
-pub use options::{ExportArgs, NbdAddress, OpenArgs, ServiceArgs, TargetArgs, TlsArgs};
+pub use options::{
+    ExportArgs, NbdAddress, OpenArgs, ServiceArgs, TargetArgs, TlsArgs, VOLUMES_MAX, VolumeArgs,
+};
 pub use service::service;
-pub use status::{ExportStatus, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus};
+pub use status::{
+    ExportStatus, NamedVolume, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus,
+};
 pub use target::target;

@@ -129,7 +129,12 @@ impl Opener {
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
     pub fn open_volume(&self) -> Result<Volume, BlkError> {
-        self.open_found(self.find(true)?)
+        self.try_open(true)
+    }
+
+    /// As [`Opener::open_volume`]. Tells of targets that are not there, if it is wanted.
+    pub(super) fn try_open(&self, tells: bool) -> Result<Volume, BlkError> {
+        self.open_found(self.find(tells)?)
     }
 
     fn open_found(&self, found: Vec<Arc<dyn Target>>) -> Result<Volume, BlkError> {

@@ -1,5 +1,6 @@
 //! Options of the processes. Each has its namesake in the file of `--config`.
 
+use super::common::check_name;
 use crate::roles::TARGETS_MAX;
 use crate::service::ServiceOptions;
 use anyhow::{Result, bail};
@@ -7,13 +8,16 @@ use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use xgvmi_daemon::options::{bytes, defaults, parse_words, time};
+use xgvmi_daemon::options::{Table, bytes, defaults, parse_words, time, update};
 
 /// Shortest limit of an answer.
 const MS: Duration = Duration::from_millis(1);
 /// Longest limits.
 const MINUTES: Duration = Duration::from_mins(10);
 const HOUR: Duration = Duration::from_hours(1);
+
+/// Most volumes of a process.
+pub const VOLUMES_MAX: usize = 16;
 
 /// How targets are opened.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -135,6 +139,67 @@ impl TargetArgs {
     }
 }
 
+/// Options of one volume among several.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct VolumeArgs {
+    /// Its name.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Its targets.
+    pub targets: Vec<String>,
+    /// How they are opened, if otherwise than those of the other volumes.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Refuse what changes it.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub read_only: Option<bool>,
+    /// Unix socket of its virtual machine.
+    #[arg(long, value_name = "FILE")]
+    pub vhost_socket: Option<PathBuf>,
+}
+
+/// Volumes with names. `open` has the options that they share.
+fn volumes(tables: &[Table], open: &OpenArgs, read_only: Option<bool>) -> Result<Vec<VolumeArgs>> {
+    let mut all: Vec<VolumeArgs> = Vec::new();
+    if tables.len() > VOLUMES_MAX {
+        bail!(
+            "{} volumes: a process has at most {VOLUMES_MAX}",
+            tables.len()
+        );
+    }
+    for table in tables {
+        let mut one = VolumeArgs {
+            name: None,
+            targets: Vec::new(),
+            open: open.clone(),
+            read_only,
+            vhost_socket: None,
+        };
+        update(&mut one, table, "targets")?;
+        // Switches are of the command line only.
+        one.open.take_over = open.take_over;
+        one.open.without_absent = open.without_absent;
+        let name = one.name.as_deref().unwrap_or_default();
+        check_name("a volume", name)?;
+        check_targets(
+            &one.targets,
+            &format!("volume {name} its targets: --volume {name}=TARGET,TARGET,TARGET"),
+        )?;
+        for other in &all {
+            if other.name == one.name {
+                bail!("volume {name} is named twice");
+            }
+            let is_of_other = |target: &&String| other.targets.contains(target);
+            if let Some(target) = one.targets.iter().find(is_of_other) {
+                let other = other.name.as_deref().unwrap_or_default();
+                bail!("{target} is a target of the volumes {other} and {name}: give each its own");
+            }
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
 /// Options of `xgvmi-blk export`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ExportArgs {
@@ -179,6 +244,10 @@ pub struct ExportArgs {
     /// Export the volume of a service on this host's DPU, instead of targets. The secret file is that of initiators.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["targets", "memory"])]
     pub service: Option<String>,
+    /// One of several volumes, which then need no TARGET: NAME=TARGET,TARGET,TARGET. In the file of --config: tables
+    /// `[[volume]]` with name, targets, and options of this volume alone. With --service: the NAME of its volume.
+    #[arg(long = "volume", value_name = "NAME", conflicts_with_all = ["targets", "memory"])]
+    pub volumes: Vec<Table>,
     /// Name by which the service knows this host, with the secret of that name.
     #[arg(long, value_name = "NAME")]
     pub identity: Option<String>,
@@ -278,19 +347,57 @@ impl ExportArgs {
                 Some(NbdAddress::Tcp(listen))
             }
             (Some(_), Some(_)) => bail!("--socket and --listen: an export has one of them"),
-            (None, None) if self.vhost_socket.is_some() => None,
+            (None, None) if self.has_machines()? => None,
             (None, None) => bail!(
                 "no socket: give --socket FILE, --listen ADDRESS:PORT or --vhost-socket FILE, or one of them in the file of \
                  --config"
             ),
         };
-        if self.memory.is_none() && self.service.is_none() {
+        if self.service.is_some() {
+            self.volume_of_service()?;
+        } else if self.memory.is_none() && self.volumes.is_empty() {
             check_targets(
                 &self.targets,
                 "two or three TARGETs, --memory SIZE, or --service HOST:PORT",
             )?;
         }
         Ok(socket)
+    }
+
+    /// Volumes with names, if there are any.
+    ///
+    /// # Errors
+    /// One of them cannot be.
+    pub fn named(&self) -> Result<Vec<VolumeArgs>> {
+        if self.service.is_some() || self.volumes.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.name.is_some() || self.vhost_socket.is_some() {
+            bail!(
+                "--name and --vhost-socket are of one volume: a [[volume]] in the file of --config has its own"
+            );
+        }
+        volumes(&self.volumes, &self.open, self.read_only)
+    }
+
+    fn has_machines(&self) -> Result<bool> {
+        let has = |one: &VolumeArgs| one.vhost_socket.is_some();
+        Ok(self.vhost_socket.is_some() || self.named()?.iter().any(has))
+    }
+
+    /// Name of the service's volume, empty for the only one.
+    ///
+    /// # Errors
+    /// Another form than one name.
+    pub fn volume_of_service(&self) -> Result<String> {
+        let names: Vec<_> = self.volumes.iter().map(Table::text).collect();
+        let name = match names[..] {
+            [] => return Ok(String::new()),
+            [name] => name,
+            _ => bail!("--service and several --volume: an export has one volume of a service"),
+        };
+        check_name("a volume", name)?;
+        Ok(name.to_owned())
     }
 }
 
@@ -303,6 +410,14 @@ pub struct ServiceArgs {
     /// A file with any of these options, as `workers = 8`; flags override it.
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
+    /// One of several volumes, which then need no TARGET: NAME=TARGET,TARGET,TARGET. In the file of --config: tables
+    /// `[[volume]]` with name, targets, and options of this volume alone.
+    #[arg(
+        long = "volume",
+        value_name = "NAME=TARGETS",
+        conflicts_with = "targets"
+    )]
+    pub volumes: Vec<Table>,
     /// How the targets are opened.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -335,7 +450,13 @@ impl ServiceArgs {
     /// # Errors
     /// A necessary option is missing.
     pub fn check(&self) -> Result<()> {
-        check_targets(&self.targets, "TARGETs, or targets in the file of --config")?;
+        if self.volumes.is_empty() {
+            check_targets(&self.targets, "TARGETs, or targets in the file of --config")?;
+        }
+        let (volumes, workers) = (self.named()?.len(), self.service.workers);
+        if workers < volumes {
+            bail!("{volumes} volumes and {workers} workers: give --workers {volumes} at least");
+        }
         let listen = self.listen;
         let is_open = self.initiator_secret_file.is_none() && self.initiators.is_none();
         if is_open && !listen.ip().is_loopback() {
@@ -344,6 +465,23 @@ impl ServiceArgs {
             );
         }
         Ok(())
+    }
+}
+
+impl ServiceArgs {
+    /// Volumes with names, if there are any.
+    ///
+    /// # Errors
+    /// One of them cannot be.
+    pub fn named(&self) -> Result<Vec<VolumeArgs>> {
+        let all = volumes(&self.volumes, &self.open, None)?;
+        if all
+            .iter()
+            .any(|one| one.vhost_socket.is_some() || one.read_only.is_some())
+        {
+            bail!("a volume of a service has neither vhost-socket nor read-only");
+        }
+        Ok(all)
     }
 }
 

@@ -9,6 +9,8 @@ use super::opener::Opener;
 use super::options::ServiceArgs;
 use super::snapshots::merge_beside;
 use super::status::{ServiceProcessStatus, Status};
+use super::volumes::Volumes;
+use crate::disk::Disk;
 use crate::say::say;
 use crate::service::{Access, Service};
 use anyhow::{Context as _, Result, bail};
@@ -21,6 +23,7 @@ use xgvmi_daemon::{Daemon, ready};
 /// The options contradict each other, the volume cannot be opened, the adapter cannot be used, the socket fails.
 pub fn service(args: &ServiceArgs) -> Result<()> {
     args.check()?;
+    let named = args.named()?;
     let (listen, limit) = (args.listen, args.drain_limit);
     let allowed = access(args)?;
     let listener =
@@ -29,22 +32,30 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     // Before any other thread: they inherit the blocked signals.
     let name = format!("xgvmi-blk-service-{}", address.port());
     let daemon = Daemon::new(&name, args.status_socket.as_deref())?;
-    let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
-    let volume = Arc::new(opener.open_patiently()?);
-    let wait = args.open.longest_wait();
-    let service = Service::new(Arc::clone(&volume), &args.service, wait, allowed);
+    let volumes = Arc::new(match &named[..] {
+        [] => {
+            let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
+            let volume = Arc::new(opener.open_patiently()?);
+            keep(&opener, &volume)?;
+            merge_beside(&volume)?;
+            Volumes::one(Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
+        }
+        named => Volumes::open(named)?,
+    });
+    let waits = named.iter().map(|one| one.open.longest_wait());
+    let wait = waits.max().unwrap_or(args.open.longest_wait());
+    let service = Service::new(volumes.find_volumes(), &args.service, wait, allowed);
     let service = Arc::new(service.context("the adapter")?);
     ready(&format!(
-        "xgvmi-blk {} serves volume {} at {address} by {}",
+        "xgvmi-blk {} serves {} at {address} by {}",
         env!("CARGO_PKG_VERSION"),
-        volume.id(),
+        volumes.names(),
         service.transfer(),
     ))?;
-    keep(&opener, &volume)?;
-    merge_beside(&volume)?;
-    let _commands = take_commands(&daemon, Some((Arc::clone(&volume), opener)))?;
+    let _commands = take_commands(&daemon, &volumes)?;
     let serving = Arc::clone(&service);
     let status = || {
+        let (volume, several) = volumes.status();
         Status::Service(ServiceProcessStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -53,12 +64,13 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             transfer: service.transfer().to_owned(),
             requests: service.status(),
             initiators: service.initiators(),
-            volume: volume.status(),
+            volume,
+            volumes: several,
         })
     };
     let reload = || access(args).map(|allowed| service.set_access(allowed));
     let serve = move || serving.serve(&listener);
-    let ended = run(&daemon, serve, Some(Arc::clone(&volume)), status, reload)
+    let ended = run(&daemon, serve, volumes.wait_taken(), status, reload)
         .with_context(|| listen.to_string())?;
     let mut drained = Ok(());
     if ended.drains {
@@ -72,11 +84,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
                 service.under_way()
             ));
         }
-        // Fails at once for a volume that another process has opened.
-        drained = match is_drained {
-            true => volume.close(),
-            false => volume.flush(),
-        };
+        drained = volumes.end(is_drained);
     }
     ended.leave();
     Ok(drained?)

@@ -2,6 +2,7 @@
 
 use crate::service::{InitiatorStatus, ServiceStatus};
 use crate::volume::{TargetStatus, VolumeStatus};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -38,7 +39,10 @@ xgvmi_daemon::status! {
         pub gauge clients: usize, "NBD clients.";
         pub counter refused_clients, "NBD clients that had no right to the export, no place, or no end of their handshake.";
         pub gauge buffered_bytes, "Bytes of requests of NBD clients that have no whole reply.";
+        #[serde(default, skip_serializing_if = "is_elsewhere")]
         pub value volume: VolumeStatus, "State and counters of the volume.";
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub value volumes: Vec<NamedVolume>, "Those of several.";
     }
 }
 
@@ -75,8 +79,27 @@ xgvmi_daemon::status! {
         pub value requests: ServiceStatus, "Requests, bytes and aliases.";
         #[serde(default)]
         pub value initiators: Vec<InitiatorStatus>, "Initiators with names.";
+        #[serde(default, skip_serializing_if = "is_elsewhere")]
         pub value volume: VolumeStatus, "State and counters of the volume.";
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub value volumes: Vec<NamedVolume>, "Those of several.";
     }
+}
+
+/// State of one volume of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedVolume {
+    /// Its name.
+    pub name: String,
+    /// Why it is not open; empty if it is.
+    pub error: String,
+    /// State and counters.
+    pub volume: VolumeStatus,
+}
+
+/// The process has several volumes, whose states are elsewhere.
+fn is_elsewhere(volume: &VolumeStatus) -> bool {
+    volume.volume.is_empty()
 }
 
 /// State of a process.
@@ -116,7 +139,8 @@ impl Status {
             ("program", program),
             ("volume", volume),
         ];
-        labels.into_iter().chain(role).collect()
+        let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
+        labels.chain(role).collect()
     }
 
     /// The numbers of the process, without those of its volume.
@@ -128,13 +152,46 @@ impl Status {
         }
     }
 
-    /// That of the volume, of a process that has one.
-    pub(super) fn volume(&self) -> Option<&VolumeStatus> {
+    /// Those of several volumes.
+    pub(super) fn named(&self) -> &[NamedVolume] {
         match self {
-            Self::Export(export) => Some(&export.volume),
-            Self::Service(service) => Some(&service.volume),
-            Self::Target(_) => None,
+            Self::Export(export) => &export.volumes,
+            Self::Service(service) => &service.volumes,
+            Self::Target(_) => &[],
         }
+    }
+
+    /// State of the only volume, or of the one with this name.
+    pub(super) fn volume(&self, name: Option<&str>) -> Result<&VolumeStatus> {
+        let of_one = |one: &&NamedVolume| name.is_none_or(|name| one.name == name);
+        match (self, self.named(), name) {
+            (Self::Target(_), ..) => {
+                bail!("a target has no volume: give the socket of an export or a service")
+            }
+            (Self::Export(export), [], None) => Ok(&export.volume),
+            (Self::Service(service), [], None) => Ok(&service.volume),
+            (_, [], Some(_)) => bail!("the volume has no name: give no --volume"),
+            (_, all, _) => {
+                let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
+                let found: Vec<_> = all.iter().filter(of_one).collect();
+                match found[..] {
+                    [one] if one.error.is_empty() => Ok(&one.volume),
+                    [one] => bail!("{}", one.error),
+                    _ => bail!("give --volume NAME: the process has {}", names.join(", ")),
+                }
+            }
+        }
+    }
+
+    /// The volumes with their labels.
+    fn volumes(&self) -> Vec<(Vec<(&str, &str)>, &VolumeStatus)> {
+        let named = self.named().iter();
+        let named = named.map(|one| (vec![("volume", one.name.as_str())], &one.volume));
+        let only = self.volume(None).ok().filter(|_| self.named().is_empty());
+        only.map(|only| (Vec::new(), only))
+            .into_iter()
+            .chain(named)
+            .collect()
     }
 }
 
@@ -147,9 +204,14 @@ impl Shown for Status {
         if let Self::Service(service) = self {
             initiator_metrics(&service.initiators, &mut m);
         }
-        if let Some(volume) = self.volume() {
-            volume_metrics(volume, &mut m);
+        if !self.named().is_empty() {
+            let name = "xgvmi_blk_volume_open";
+            m.family(name, "1 if the volume is open.", "gauge");
+            for one in self.named() {
+                m.sample(name, &[("volume", &one.name)], one.error.is_empty().into());
+            }
         }
+        volume_metrics(&self.volumes(), &mut m);
         m.finish()
     }
 }
@@ -221,9 +283,14 @@ fn show_initiators(f: &mut fmt::Formatter<'_>, initiators: &[InitiatorStatus]) -
     Ok(())
 }
 
-fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
+fn volume_metrics(volumes: &[(Vec<(&str, &str)>, &VolumeStatus)], m: &mut Metrics) {
+    if volumes.is_empty() {
+        return;
+    }
     m.family("xgvmi_blk_size_bytes", "Size of the volume.", "gauge");
-    m.sample("xgvmi_blk_size_bytes", &[], volume.size);
+    for (labels, volume) in volumes {
+        m.sample("xgvmi_blk_size_bytes", labels, volume.size);
+    }
     type Value = fn(&TargetStatus) -> u64;
     let families: [(&str, &str, Value); 4] = [
         (
@@ -249,11 +316,32 @@ fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
     ];
     for (name, help, value) in families {
         m.family(name, help, "gauge");
-        for target in &volume.targets {
-            m.sample(name, &[("role", target.role.as_str())], value(target));
+        for (labels, volume) in volumes {
+            for target in &volume.targets {
+                let labels = [&labels[..], &[("role", target.role.as_str())]].concat();
+                m.sample(name, &labels, value(target));
+            }
         }
     }
-    gauges_first(&volume.rows(), m);
+    let all: Vec<_> = volumes
+        .iter()
+        .map(|(labels, volume)| (labels, volume.rows()))
+        .collect();
+    // The same numbers of each.
+    let rows = |is_counter| {
+        let kinds = all[0].1.iter().enumerate();
+        kinds.filter(move |(_, row)| row.is_counter == is_counter)
+    };
+    for (at, row) in rows(false).chain(rows(true)) {
+        m.family(
+            row.name,
+            row.help,
+            if row.is_counter { "counter" } else { "gauge" },
+        );
+        for (labels, rows) in &all {
+            m.sample(row.name, labels, rows[at].value);
+        }
+    }
 }
 
 fn show_targets(f: &mut fmt::Formatter<'_>, targets: &[TargetStatus]) -> fmt::Result {
@@ -272,18 +360,30 @@ fn show_targets(f: &mut fmt::Formatter<'_>, targets: &[TargetStatus]) -> fmt::Re
     Ok(())
 }
 
+fn served(volume: &VolumeStatus, several: &[NamedVolume]) -> String {
+    match several.len() {
+        0 => format!("volume {}", volume.volume),
+        count => format!("{count} volumes"),
+    }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Export(export) => writeln!(
                 f,
-                "export of volume {} on {}, process {}",
-                export.volume.volume, export.socket, export.pid
+                "export of {} on {}, process {}",
+                served(&export.volume, &export.volumes),
+                export.socket,
+                export.pid
             ),
             Self::Service(service) => writeln!(
                 f,
-                "service of volume {} at {} by {}, process {}",
-                service.volume.volume, service.address, service.transfer, service.pid
+                "service of {} at {} by {}, process {}",
+                served(&service.volume, &service.volumes),
+                service.address,
+                service.transfer,
+                service.pid
             ),
             Self::Target(target) => writeln!(
                 f,
@@ -291,15 +391,27 @@ impl fmt::Display for Status {
                 target.role, target.file, target.volume, target.address, target.pid
             ),
         }?;
-        if let Some(volume) = self.volume() {
+        for one in self.named() {
+            match one.error.as_str() {
+                "" => writeln!(f, "volume {} is {}", one.name, one.volume.volume)?,
+                error => writeln!(f, "{error}")?,
+            }
+            show_targets(f, &one.volume.targets)?;
+        }
+        if let (Ok(volume), []) = (self.volume(None), self.named()) {
             show_targets(f, &volume.targets)?;
         }
         if let Self::Service(service) = self {
             show_initiators(f, &service.initiators)?;
         }
         write!(f, "{}", Lines(&self.rows()))?;
-        self.volume()
-            .map_or(Ok(()), |volume| write!(f, "{}", Lines(&volume.rows())))
+        for (labels, volume) in self.volumes() {
+            if let [(_, name)] = labels[..] {
+                writeln!(f, "volume {name}:")?;
+            }
+            write!(f, "{}", Lines(&volume.rows()))?;
+        }
+        Ok(())
     }
 }
 
@@ -353,6 +465,7 @@ mod tests {
                 scrub_lost_blocks: 23,
                 flush_groups: 24,
             },
+            volumes: Vec::new(),
         })
     }
 
@@ -383,7 +496,73 @@ mod tests {
                 delivered_bytes: 44,
             }],
             volume,
+            volumes: Vec::new(),
         })
+    }
+
+    /// An export of two volumes, one of which is not open.
+    fn several() -> Status {
+        let Status::Export(one) = export() else {
+            unreachable!("an export");
+        };
+        let named = |name: &str, error: &str, volume| NamedVolume {
+            name: name.to_owned(),
+            error: error.to_owned(),
+            volume,
+        };
+        Status::Export(ExportStatus {
+            volume: VolumeStatus::default(),
+            volumes: vec![
+                named("a", "", one.volume),
+                named("b", "volume b is not open: why", VolumeStatus::default()),
+            ],
+            ..one
+        })
+    }
+
+    /// Each family has one sample of each volume, the text names both, and a command must name one.
+    #[test]
+    fn each_of_several_volumes_has_its_label() {
+        let status = several();
+        assert_eq!(
+            serde_json::from_str::<Status>(&status.to_json()).unwrap(),
+            status
+        );
+        let found = samples(&status.prometheus());
+        let get = |name: &str, labels: &[(&str, &str)]| {
+            let labels = labels.iter();
+            let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            found
+                .get(&(format!("xgvmi_blk_{name}"), labels.collect()))
+                .copied()
+        };
+        let (a, b) = (("volume", "a"), ("volume", "b"));
+        assert_eq!(get("volume_open", &[a]), Some(1));
+        assert_eq!(get("volume_open", &[b]), Some(0));
+        assert_eq!(get("size_bytes", &[a]), Some(4096));
+        assert_eq!(get("flushes_total", &[a]), Some(17));
+        assert_eq!(get("flushes_total", &[b]), Some(0));
+        assert_eq!(get("target_present", &[a, ("role", "data_2")]), Some(0));
+        assert_eq!(get("flushes_total", &[]), None);
+        assert_eq!(get("clients", &[]), Some(3));
+        let text = status.to_string();
+        for words in [
+            "export of 2 volumes on s",
+            "volume a is id",
+            "volume b is not open: why",
+        ] {
+            assert!(text.contains(words), "{words}\n{text}");
+        }
+        assert_eq!(status.volume(Some("a")).unwrap().flushes, 17);
+        for (name, expect) in [
+            (None, "give --volume NAME: the process has a, b"),
+            (Some("c"), "the process has a, b"),
+            (Some("b"), "volume b is not open: why"),
+        ] {
+            let error = status.volume(name).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        }
+        assert!(export().volume(Some("a")).is_err());
     }
 
     /// Reads a label's text, as Prometheus does. Returns the rest behind the closing quote.

@@ -2,6 +2,7 @@
 
 use super::identities::Identity;
 use crate::frames::{Answer, Outcome};
+use crate::volume::Volume;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,9 @@ pub(super) fn who(identity: Option<&Arc<Identity>>) -> String {
 /// A connection that has said hello.
 pub(super) struct Connection {
     pub(super) keys: Keys,
+    /// The volume that it has named, and its number.
+    pub(super) volume: Arc<Volume>,
+    pub(super) of: usize,
     /// Whose it is, if the initiator has a name.
     pub(super) identity: Option<Arc<Identity>>,
     link: Mutex<Link>,
@@ -74,9 +78,16 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(keys: Keys, identity: Option<Arc<Identity>>, link: Link) -> Arc<Self> {
+    pub(super) fn new(
+        keys: Keys,
+        (of, volume): (usize, Arc<Volume>),
+        identity: Option<Arc<Identity>>,
+        link: Link,
+    ) -> Arc<Self> {
         Arc::new(Self {
             keys,
+            volume,
+            of,
             identity,
             link: Mutex::new(link),
             ended: AtomicBool::new(false),

@@ -13,10 +13,9 @@ mod shared;
 mod worker;
 
 pub use identities::{Access, IDENTITIES_MAX, Initiator, InitiatorStatus};
-pub use shared::REQUESTS_MAX;
+pub use shared::{FindVolume, REQUESTS_MAX};
 
 use crate::say::say;
-use crate::volume::Volume;
 use connection::Connections;
 use counters::Counters;
 use identities::Identities;
@@ -93,13 +92,14 @@ impl std::fmt::Debug for Service {
 }
 
 impl Service {
-    /// Opens the device and starts the workers. A request waits for targets at most for `wait`; initiators wait longer than
+    /// Opens the device and starts the workers, of which there is one for each volume at least: one that waits for its targets
+    /// keeps none of another. A request waits for targets at most for `wait`; initiators wait longer than
     /// that for an answer. `access` says who may connect.
     ///
     /// # Errors
     /// The device cannot be used; the text says why.
     pub fn new(
-        volume: Arc<Volume>,
+        volumes: Vec<(String, FindVolume)>,
         options: &ServiceOptions,
         wait: Duration,
         access: Access,
@@ -109,15 +109,19 @@ impl Service {
         let aliases = HostAliases::open(&adapter).map_err(|error| failed(&error))?;
         let (identities, _) = Identities::default().replace(access);
         let shared = Arc::new(Shared {
-            volume,
+            // Initiators that keep to their limit never find it full.
+            queue: Queue::new(
+                CONNECTIONS_MAX * REQUESTS_MAX as usize,
+                options.workers,
+                volumes.len(),
+            ),
+            volumes,
             transfer_max: u32::try_from(options.transfer_max).unwrap_or(u32::MAX),
             rdma: options.rdma == Some(true),
             stock_keys: options.stock_keys == Some(true),
             wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
             identities: RwLock::new(Arc::new(identities)),
             budget: Budget::new(BUDGET),
-            // Initiators that keep to their limit never find it full.
-            queue: Queue::new(CONNECTIONS_MAX * REQUESTS_MAX as usize),
             connections: Connections::default(),
             counters: Counters::default(),
             admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),

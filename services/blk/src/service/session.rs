@@ -6,6 +6,7 @@ use super::queue::Job;
 use super::shared::{REQUESTS_MAX, Shared};
 use crate::frames::{Hello, Outcome, PROTOCOL, REQUEST_MAX, Request, Welcome};
 use crate::say::say;
+use crate::volume::Volume;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,13 +77,13 @@ fn serve_until(
         }
     };
     known.clone_from(&identity);
-    if hello.stock && !shared.stock_keys {
-        link.refuse(
-            "keys with the access key of stock UCX, which every process knows: choose another scheme, or give the service \
-             --stock-keys to compare",
-        );
-        return Ok(());
-    }
+    let volume = match volume_for(shared, &hello) {
+        Ok(volume) => volume,
+        Err(reason) => {
+            link.refuse(&reason);
+            return Ok(());
+        }
+    };
     let prepared = match (hello.pooled, &hello.announcement) {
         (true, announcement) if !announcement.is_empty() => {
             shared.aliases.receive(announcement, &hello.access_key)
@@ -107,7 +108,7 @@ fn serve_until(
             hello.access_key
         },
     };
-    let connection = Connection::new(keys, identity, link);
+    let connection = Connection::new(keys, volume, identity, link);
     shared.aliases.enter(connection.keys.owner);
     shared.connections.enter(hello.session, &connection);
     let identity = connection.identity.as_ref();
@@ -119,8 +120,8 @@ fn serve_until(
         say(format_args!("{} has connected", connection.who()));
     }
     let welcome = Welcome {
-        geometry: shared.volume.geometry(),
-        volume: shared.volume.id(),
+        geometry: connection.volume.geometry(),
+        volume: connection.volume.id(),
         transfer_max: shared.transfer_max,
         requests_max: REQUESTS_MAX,
         prepared,
@@ -139,6 +140,18 @@ fn serve_until(
     shared.aliases.leave(connection.keys.owner);
     drop(session);
     ended
+}
+
+/// The volume that an initiator wants, or why it gets none.
+fn volume_for(shared: &Shared, hello: &Hello) -> Result<(usize, Arc<Volume>), String> {
+    if hello.stock && !shared.stock_keys {
+        return Err(
+            "keys with the access key of stock UCX, which every process knows: choose another scheme, or give the service \
+             --stock-keys to compare"
+                .to_owned(),
+        );
+    }
+    shared.find(&hello.volume)
 }
 
 fn hello(link: &mut Link) -> Result<Option<Hello>, LinkError> {

@@ -13,8 +13,12 @@ use xgvmi_verbs::{Adapter, HostAliases};
 /// Most requests of one initiator under way.
 pub const REQUESTS_MAX: u32 = 32;
 
+/// Finds a volume that is open, or tells why it is not.
+pub type FindVolume = Arc<dyn Fn() -> Result<Arc<Volume>, String> + Send + Sync>;
+
 pub(super) struct Shared {
-    pub(super) volume: Arc<Volume>,
+    /// With their names, which only several need.
+    pub(super) volumes: Vec<(String, FindVolume)>,
     pub(super) transfer_max: u32,
     pub(super) rdma: bool,
     pub(super) stock_keys: bool,
@@ -39,6 +43,28 @@ impl Shared {
         // No holder panics while it replaces the list.
         let identities = self.identities.read();
         Arc::clone(&identities.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Number and volume of a name. The only volume also has the empty one.
+    pub(super) fn find(&self, name: &str) -> Result<(usize, Arc<Volume>), String> {
+        let all = &self.volumes;
+        let found = match all.len() {
+            1 if name.is_empty() => Some(0),
+            _ => all.iter().position(|(of_volume, _)| of_volume == name),
+        };
+        let Some(of) = found.filter(|_| !name.is_empty() || all.len() == 1) else {
+            let names: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(match names[..] {
+                [""] => format!(
+                    "there is no volume '{name}': the service has one without a name, give none"
+                ),
+                _ => format!(
+                    "there is no volume '{name}': name one of {} (--volume)",
+                    names.join(", ")
+                ),
+            });
+        };
+        Ok((of, (all[of].1)()?))
     }
 
     pub(super) fn is_draining(&self) -> bool {

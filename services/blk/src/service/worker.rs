@@ -57,6 +57,7 @@ impl Worker {
                 self.count(&connection, |counters| &counters.failed, 1);
             }
             connection.answer(request.number, outcome);
+            self.shared.queue.finish(connection.of);
             self.shared.under_way.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -74,10 +75,10 @@ impl Worker {
         if call.changes() && reader.is_some_and(|identity| identity.is_read_only()) {
             return Outcome::Denied(format!("{} may only read", connection.who()));
         }
-        if let Err(reason) = self.check(&call) {
+        if let Err(reason) = self.check(connection, &call) {
             return Outcome::Invalid(reason);
         }
-        let volume = Arc::clone(&self.shared.volume);
+        let volume = Arc::clone(&connection.volume);
         let done = match call {
             Call::Read { range, memory } => self.read(connection, range, memory),
             Call::Write { range, memory } => self.write(connection, range, memory),
@@ -111,7 +112,7 @@ impl Worker {
     }
 
     /// Refuses what cannot be right.
-    fn check(&self, call: &Call) -> std::result::Result<(), String> {
+    fn check(&self, connection: &Connection, call: &Call) -> std::result::Result<(), String> {
         let Some(Range { offset, length }) = call.range() else {
             return Ok(());
         };
@@ -130,14 +131,14 @@ impl Worker {
                 self.shared.transfer_max
             ));
         }
-        let geometry = self.shared.volume.geometry();
+        let geometry = connection.volume.geometry();
         let checked = geometry.check(offset, length.into());
         checked.map_err(|error| error.to_string())
     }
 
     fn read(&mut self, from: &Connection, range: Range, memory: Memory) -> Result<()> {
         let bytes = &mut self.buffer.bytes()[..range.length as usize];
-        self.shared.volume.read(range.offset, bytes)?;
+        from.volume.read(range.offset, bytes)?;
         self.copy(&from.keys, Direction::ToHost, (range, memory))?;
         self.count(from, |counters| &counters.delivered, range.length.into());
         Ok(())
@@ -147,7 +148,7 @@ impl Worker {
         self.copy(&from.keys, Direction::FromHost, (range, memory))?;
         self.count(from, |counters| &counters.fetched, range.length.into());
         let bytes = &self.buffer.bytes()[..range.length as usize];
-        self.shared.volume.write(range.offset, bytes)
+        from.volume.write(range.offset, bytes)
     }
 
     fn copy(

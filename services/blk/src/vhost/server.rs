@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::shared::Served;
-use crate::disk::Disk;
+use crate::disk::FindDisk;
 use crate::say::say;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -19,14 +19,21 @@ const PAUSE: Duration = Duration::from_millis(100);
 const FAILURES_MAX: u32 = 100;
 
 /// Serves a volume to the virtual machine that is connected.
-#[derive(Debug)]
 pub struct VhostServer {
-    served: Served,
+    find: FindDisk,
+    queues: usize,
+    read_only: bool,
     listener: UnixListener,
     current: Mutex<Option<Current>>,
     /// A front end is connected, or its requests have not ended.
     busy: AtomicBool,
     drains: AtomicBool,
+}
+
+impl std::fmt::Debug for VhostServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VhostServer").finish_non_exhaustive()
+    }
 }
 
 /// The connection that is served.
@@ -46,20 +53,13 @@ fn failed(error: &dyn std::fmt::Display) -> io::Error {
 }
 
 impl VhostServer {
-    /// Serves `disk` on a socket, with so many queues.
+    /// Serves the disk that `find` finds on a socket, with so many queues. Without one, it ends each connection.
     #[must_use]
-    pub fn new(
-        listener: UnixListener,
-        disk: Arc<dyn Disk>,
-        queues: usize,
-        read_only: bool,
-    ) -> Self {
+    pub fn new(listener: UnixListener, find: FindDisk, queues: usize, read_only: bool) -> Self {
         Self {
-            served: Served {
-                disk,
-                queues,
-                read_only,
-            },
+            find,
+            queues,
+            read_only,
             listener,
             current: Mutex::default(),
             busy: AtomicBool::new(false),
@@ -105,9 +105,22 @@ impl VhostServer {
 
     /// Accepts a front end and serves it until it leaves.
     fn serve(&self, listener: &mut Listener) -> io::Result<()> {
+        let disk = match (self.find)() {
+            Ok(disk) => disk,
+            Err(reason) => {
+                self.listener.accept()?;
+                say(format_args!("a vhost-user front end was refused: {reason}"));
+                return Ok(());
+            }
+        };
+        let served = Served {
+            disk,
+            queues: self.queues,
+            read_only: self.read_only,
+        };
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
         let (ended, has_ended) = mpsc::channel();
-        let device = Device::new(self.served.clone(), memory.clone(), ended)?;
+        let device = Device::new(served, memory.clone(), ended)?;
         let device = Arc::new(device);
         let served = self.serve_device(listener, &device, memory);
         device.end();

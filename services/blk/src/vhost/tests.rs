@@ -81,7 +81,12 @@ impl Site {
     fn of(volume: Arc<Volume>, disk: Arc<dyn Disk>, read_only: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("vhost")).unwrap();
-        let server = Arc::new(VhostServer::new(listener, disk, 2, read_only));
+        let server = Arc::new(VhostServer::new(
+            listener,
+            crate::disk::always(disk),
+            2,
+            read_only,
+        ));
         let running = Arc::clone(&server);
         std::thread::spawn(move || running.run());
         Self {

@@ -509,6 +509,12 @@ impl Volume {
         }
     }
 
+    /// True if another process has opened the volume.
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        self.seats.check_owner().is_err()
+    }
+
     /// Waits until another process has opened the volume. Returns the error of all requests from then on.
     #[must_use]
     pub fn wait_superseded(&self) -> BlkError {

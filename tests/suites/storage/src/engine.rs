@@ -33,6 +33,8 @@ struct Node<'a> {
     device: Cluster,
     service: Option<Running>,
     address: String,
+    /// Its targets, or volumes.
+    targets: Vec<String>,
     /// More options of the service.
     options: Vec<String>,
 }
@@ -55,6 +57,7 @@ impl<'a> Node<'a> {
             device,
             service: None,
             address: format!("127.0.0.1:{port}"),
+            targets: FILES.map(str::to_owned).to_vec(),
             options: Vec::new(),
         };
         node.serve()?;
@@ -96,11 +99,11 @@ impl<'a> Node<'a> {
     fn serve(&mut self) -> Result<()> {
         self.service = None;
         let mut command = self.command("node0.dpu", &self.world.bin.join("xgvmi-blk"));
-        command.arg("service").args(FILES);
+        command.arg("service").args(&self.targets);
         command.args(["--listen", &self.address, "--stock-keys"]);
         command.arg("--status-socket").arg(self.status_socket());
         command.args(&self.options);
-        self.service = Some(Running::saying(&mut command, START, " serves volume ")?);
+        self.service = Some(Running::saying(&mut command, START, " serves volume")?);
         Ok(())
     }
 
@@ -163,6 +166,38 @@ fn failed(command: &mut Command, reasons: &[&str]) -> Result<()> {
         done.output
     );
     Ok(())
+}
+
+/// fio names one of two volumes, and a name that is none is refused.
+pub(super) fn named(place: &Place<'_>) -> Result<()> {
+    let mut node = Node::new(place.world, "4096")?;
+    node.service = None;
+    let files = ["b1", "b2", "b3"];
+    let mut create = Command::new(node.world.bin.join("xgvmi-blk"));
+    create
+        .arg("create")
+        .args(files)
+        .current_dir(node.device.path());
+    process::stdout(create.args(["--size", "8M"]), LIMIT)?;
+    let volume = |name: &str, files: [&str; 3]| format!("--volume={name}={}", files.join(","));
+    node.targets = vec![volume("a", FILES), volume("b", files)];
+    node.serve()?;
+    let words = [
+        "--rw=randwrite",
+        "--bs=4k",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+    ];
+    for (name, size) in [("--volume=a", "--size=32M"), ("--volume=b", "--size=8M")] {
+        node.job("announced", &[&words[..], &[name, size]].concat())?;
+    }
+    let reason = "name one of a, b (--volume)";
+    let small = [words[0], "--size=8M"];
+    node.fails(
+        &[&small[..], &["--volume=c"]].concat(),
+        &["there is no volume 'c'", reason],
+    )?;
+    node.fails(&small, &[reason])
 }
 
 /// fio writes and verifies by each way, with many requests at once, and gets errors as numbers of errno.

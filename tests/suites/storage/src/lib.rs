@@ -24,16 +24,19 @@ mod engine;
 mod ext4;
 mod faults;
 mod initiators;
+mod kernel;
 mod large;
 mod loops;
 mod peers;
 mod place;
+mod several;
 mod snapshots;
 mod soak;
 mod tls;
 mod vhost;
 
 pub use crash::lose_power;
+pub use kernel::{Kernel, run_kernel};
 pub use loops::run_loops;
 pub use peers::bench;
 pub use tls::run_tls;
@@ -138,6 +141,10 @@ const THROUGH_DPU: &[(&str, Test)] = &[
         initiators::names,
     ),
     (
+        "DPU: service: two volumes by name, one loses its targets, the other goes on",
+        several::by_name,
+    ),
+    (
         "DPU: ext4: a file system survives an absent and a damaged target",
         ext4,
     ),
@@ -195,6 +202,7 @@ const TESTS: &[(&str, Test)] = &[
         "fio: its engine needs the secret of the service",
         engine::secrets,
     ),
+    ("fio: its engine names one of two volumes", engine::named),
     (
         "fio: its engine loses the service, and the data is old or new",
         engine::killed,

@@ -170,7 +170,7 @@ impl<'a> Place<'a> {
         };
         command.arg("service").args(words);
         command.args(["--listen", listen]).current_dir(&self.dir);
-        Running::saying(&mut command, START, " serves volume ")
+        Running::saying(&mut command, START, " serves volume")
     }
 
     /// As [`Place::target`], at an address to which it can return.
