@@ -384,11 +384,7 @@ impl Superblock {
         };
         let has_layers = version == WITH_LAYERS || features & LAYERS != 0;
         let of_layout = sector.filter(|_| features & LAYOUT != 0);
-        let layout = match of_layout {
-            None => Layout::HALVES,
-            Some(sector) => Layout::new(sector[LAYOUT_AT], sector[LAYOUT_AT + 1])
-                .ok_or("its layout is unknown")?,
-        };
+        let layout = layout_of(of_layout).ok_or("its layout is unknown")?;
         let id = |at: usize| {
             let mut id = Id([0; 16]);
             id.0.copy_from_slice(&bytes[at..at + 16]);
@@ -425,18 +421,6 @@ impl Superblock {
                 None => Trusted::default(),
             },
         };
-        // Neither writes nor bytes of a target become so many: each can be added to.
-        let trusted = [identity.trusted.epoch, identity.trusted.revision];
-        let counters = [
-            be64(64),
-            be64(120),
-            identity.members.revision,
-            trusted[0],
-            trusted[1],
-        ];
-        if counters.into_iter().any(|counter| counter >> 62 != 0) {
-            return Err("its counters are out of range".to_owned());
-        }
         let shape = Shape {
             room: be64(96),
             slots: be64(104),
@@ -447,7 +431,7 @@ impl Superblock {
         if !has_room || !slots.contains(&shape.slots) || !(1..=shape.slots).contains(&ready) {
             return Err("the sizes of its index contradict each other".to_owned());
         }
-        Ok(Self {
+        let found = Self {
             identity,
             sequence: be64(64),
             shape,
@@ -456,7 +440,29 @@ impl Superblock {
             used: be64(128),
             has_suspects: be64(136) != 0,
             has_layers,
-        })
+        };
+        match found.can_go_on() {
+            true => Ok(found),
+            false => Err("its counters are out of range".to_owned()),
+        }
+    }
+
+    /// Neither writes nor bytes of a target become so many that its counters cannot be added to.
+    fn can_go_on(&self) -> bool {
+        let Trusted {
+            epoch, revision, ..
+        } = self.identity.trusted;
+        let members = self.identity.members.revision;
+        let counters = [self.sequence, self.tail, members, epoch, revision];
+        counters.into_iter().all(|counter| counter >> 62 == 0)
+    }
+}
+
+/// The layout that a superblock of version 6 has.
+fn layout_of(sector: Option<&[u8; SECTOR]>) -> Option<Layout> {
+    match sector {
+        None => Some(Layout::HALVES),
+        Some(sector) => Layout::new(sector[LAYOUT_AT], sector[LAYOUT_AT + 1]),
     }
 }
 
