@@ -119,7 +119,7 @@ static void refusals(const char *const *targets, const char *other)
     CHECK(second == NULL);
     CHECK(strstr(xgvmi_blk_error(), "another process uses this target") != NULL);
     CHECK(xgvmi_blk_open(targets, 0, NULL, &second) == -EINVAL);
-    CHECK(xgvmi_blk_open(targets, 4, NULL, &second) == -EINVAL);
+    CHECK(xgvmi_blk_open(targets, 12, NULL, &second) == -EINVAL);
     CHECK(xgvmi_blk_open(targets, 3, NULL, NULL) == -EINVAL);
     CHECK(xgvmi_blk_open(none, 1, NULL, &second) == -EIO);
     CHECK(strstr(xgvmi_blk_error(), "/nowhere") != NULL);
