@@ -38,7 +38,7 @@ struct Found {
     layout: Layout,
     /// Absent targets count as gone, also if they may have served since.
     are_gone: bool,
-    /// The epoch is chosen: no others count as gone any more.
+    /// The epoch of the owner is chosen: no others count as gone any more.
     has_epoch: bool,
     seats: Targets,
     reasons: PerTarget<String>,
@@ -289,6 +289,22 @@ impl Found {
         }
     }
 
+    /// The epoch of this opening.
+    fn choose_epoch(&mut self, as_owner: bool) -> Result<u64> {
+        let epochs = self.present().map(|(_, target)| target.identity().epoch);
+        // What counts as gone may have been opened as well.
+        let step = match self.forgotten() {
+            0 => 1,
+            _ => forgotten_epochs()?,
+        };
+        let epoch = epochs.max().unwrap_or(0) + step;
+        self.has_epoch = as_owner;
+        match epoch > EPOCH_MAX {
+            true => Err(BlkError::Epochs(EPOCH_MAX)),
+            false => Ok(epoch),
+        }
+    }
+
     fn rule(&self) -> Rule {
         Rule {
             layout: self.layout,
@@ -388,16 +404,7 @@ impl Volume {
         let mut members = found.leave_out_replaced()?;
         found.check_apart()?;
         let identity = found.identity()?;
-        let epochs = found.present().map(|(_, target)| target.identity().epoch);
-        // What counts as gone may have been opened as well.
-        let step = match found.forgotten() {
-            0 => 1,
-            _ => forgotten_epochs()?,
-        };
-        let epoch = epochs.max().unwrap_or(0) + step;
-        if epoch > EPOCH_MAX {
-            return Err(BlkError::Epochs(EPOCH_MAX));
-        }
+        let epoch = found.choose_epoch(as_owner)?;
         // All are asked before one is changed: an owner that is there loses none of its targets.
         let owned = found.present().find(|(_, target)| target.is_owned());
         if let Some((_, target)) = owned.filter(|_| as_owner) {
@@ -410,7 +417,6 @@ impl Volume {
             Some(file) => keys::cipher(&identity, wrapping, file)?,
             None => None,
         };
-        found.has_epoch = as_owner;
         // First of all: from here on no other process changes them.
         if as_owner {
             found.each(|_, target| target.mark(epoch, Mark::Owned))?;

@@ -1,5 +1,6 @@
 //! Mirrors and other layouts: losses, and who may serve alone.
 
+use super::faults::Faulty;
 use super::keys::key;
 use crate::geometry::{Geometry, Id, Layout, Role};
 use crate::store::{Mark, NewTarget, Store, Target};
@@ -198,6 +199,17 @@ fn two_copies_that_were_used_without_each_other_are_refused_together() {
     volume.rebuild(files.role(1)).unwrap();
     check(&volume, 4);
     assert_eq!(volume.scrub().unwrap().bad_halves, 0);
+}
+
+/// What counts as gone is what is not there when its opening begins: its epoch tells that something was.
+#[test]
+fn a_copy_that_fails_while_it_is_opened_does_not_count_as_gone() {
+    let files = Files::new("mirror-2");
+    let faulty = Faulty::new(files.target(1), "mark", libc::EIO, 1);
+    let targets: Vec<Arc<dyn Target>> = vec![files.target(0), faulty];
+    let error = Volume::open_without_absent(targets, None).unwrap_err();
+    assert!(error.to_string().contains("faulty"), "{error}");
+    drop(Volume::open(files.targets(|_| true)).unwrap());
 }
 
 /// Copies of which neither trusts the other are no reason to refuse them, if a third one tells that it knows of both. Without it
