@@ -234,6 +234,11 @@ pub const REGRESSIONS: &[Regression] = &[
         "the model: a rebuild knows what a snapshot lacks although the only copy that decides is damaged there",
         "damage 0 0 zero; open 01; sync-fails 1; snap; kill; open 01; rebuild",
     ),
+    of(
+        "mirror-2",
+        "zeros are read for a flushed block whose record is damaged at the only copy that decides",
+        "open 01; power 1 none; write 0; flush; machine none; damage 0 3 cut; open 01; read",
+    ),
 ];
 
 impl Regression {
