@@ -108,6 +108,7 @@ impl World {
         let tells = self.damaged.is_none() || self.spent == 0;
         let is_sound = all_answer
             && tells
+            && self.decide(part)
             && part.faulty == 0
             && part.used.count_ones() >= self.counts().needed;
         // What a snapshot has, the targets of its block may not.

@@ -11,11 +11,20 @@ const CUTS: u8 = 40;
 pub struct Regression {
     /// What was wrong.
     pub name: &'static str,
+    layout: &'static str,
     steps: &'static str,
 }
 
 const fn new(name: &'static str, steps: &'static str) -> Regression {
-    Regression { name, steps }
+    of("2+1", name, steps)
+}
+
+const fn of(layout: &'static str, name: &'static str, steps: &'static str) -> Regression {
+    Regression {
+        name,
+        layout,
+        steps,
+    }
 }
 
 /// All of them.
@@ -200,6 +209,36 @@ pub const REGRESSIONS: &[Regression] = &[
         "the model: a write that failed makes a flush forget which targets had made the last acknowledged one durable",
         "damage 2 2 zero; open 12; sync-full 1; zero 1; attach 0; power 12 none; zero 1; attach 1; flush; kill; open 01; read",
     ),
+    of(
+        "mirror-3",
+        "copies that left one process after another count as used without each other",
+        "open 012; power 2 none; grow; power 1 none; attach 2; write 0; kill; open 012; read",
+    ),
+    of(
+        "mirror-3",
+        "copies that left before another one was replaced count as used without each other",
+        "open 012; die-at 1 4; replace 0; die-at 1 0; write 0; kill; open 012; read",
+    ),
+    of(
+        "mirror-3",
+        "a copy counts as used without the others because the one that it trusts was replaced in a later opening",
+        "open 012; sync-full 2; grow; power 1 none; write 0; kill; open 02; rebuild; replace 0; kill; open 012; read",
+    ),
+    of(
+        "mirror-2",
+        "the model: a rebuild knows what a volume has grown by although the only copy that decides is damaged there",
+        "damage 0 0 zero; open 01; power 1 none; grow; kill; open 01; rebuild",
+    ),
+    of(
+        "mirror-2",
+        "the model: a rebuild knows what a snapshot lacks although the only copy that decides is damaged there",
+        "damage 0 0 zero; open 01; sync-fails 1; snap; kill; open 01; rebuild",
+    ),
+    of(
+        "mirror-2",
+        "zeros are read for a flushed block whose record is damaged at the only copy that decides",
+        "open 01; power 1 none; write 0; flush; machine none; damage 0 3 cut; open 01; read",
+    ),
 ];
 
 impl Regression {
@@ -218,24 +257,27 @@ impl Regression {
     }
 
     /// What it is carried out on.
-    #[must_use]
-    pub fn settings() -> [Setting; 6] {
+    ///
+    /// # Errors
+    /// Its layout does not exist.
+    pub fn settings(&self) -> anyhow::Result<[Setting; 6]> {
+        let layout = self.layout.parse().map_err(anyhow::Error::msg)?;
         let with = |blocks, elsewhere, settles| Setting {
             blocks,
-            layout: Default::default(),
+            layout,
             block_len: 128,
             elsewhere,
             settles,
             lies: false,
             forgets: false,
         };
-        [
+        Ok([
             with(1, false, false),
             with(1, true, true),
             with(3, false, false),
             with(3, true, false),
             with(3, false, true),
             with(3, true, true),
-        ]
+        ])
     }
 }

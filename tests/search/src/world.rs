@@ -511,6 +511,12 @@ impl World {
         }
     }
 
+    /// True if some that are not damaged decide. If the damage is at the only ones, nobody knows what counts.
+    pub(crate) fn decide(&self, part: Part) -> bool {
+        let decide = part.trusted & !self.damaged.map_or(0, |damaged| 1 << damaged);
+        self.setting.layout == Layout::HALVES || decide != 0
+    }
+
     /// A request has failed: an error if it must not, or not yet.
     pub(crate) fn refused(
         &self,
@@ -532,10 +538,7 @@ impl World {
         {
             return violation("no wait", format!("it fails at once: {error}"));
         }
-        // If the damage is at the only ones that decide, nobody knows what counts.
-        let decide = part.trusted & !self.damaged.map_or(0, |damaged| 1 << damaged);
-        let knows = self.setting.layout == Layout::HALVES || decide != 0;
-        if readable && knows && part.sound().count_ones() >= self.counts().needed {
+        if readable && self.decide(part) && part.sound().count_ones() >= self.counts().needed {
             return violation("refused", error.to_string());
         }
         Ok(())

@@ -1,8 +1,7 @@
 //! Sequences that broke a promise once keep all of them now.
 
 use storage_search::{
-    Alphabet, Fresh, REGRESSIONS, Regression, Report, Setting, Stock, World, explore, parse,
-    to_text,
+    Alphabet, Fresh, REGRESSIONS, Report, Setting, Stock, World, explore, parse, to_text,
 };
 
 use xgvmi_blk::Layout;
@@ -15,7 +14,7 @@ fn sequences_that_broke_a_promise_keep_all_of_them() {
     for regression in REGRESSIONS {
         let name = regression.name;
         for steps in regression.sequences().unwrap() {
-            for setting in Regression::settings() {
+            for setting in regression.settings().unwrap() {
                 if let Some((at, violation)) = stock.run(setting, &steps).unwrap() {
                     let (text, kind) = (to_text(&steps[..=at]), violation.kind);
                     broken.push(format!(

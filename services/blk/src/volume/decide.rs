@@ -181,7 +181,10 @@ pub(super) fn decide_block(
         if votes.voters() != 0 {
             newest.get_or_insert((generation, votes));
         }
-        let is_nowhere = votes.voters() == 0 && rule.unknown(known) == 0;
+        // Of one decider nobody else tells whether it was flushed.
+        let may_be_damage =
+            rule.trusted.is_some() && known & !votes.torn == 0 && known.is_power_of_two();
+        let is_nowhere = votes.voters() == 0 && rule.unknown(known) == 0 && !may_be_damage;
         if votes.settled && !is_nowhere {
             alone.get_or_insert((generation, votes));
         }
@@ -553,6 +556,8 @@ mod tests {
         check("mirror-2", 0b01, &["1S", "2S"], (1, 0b01, false));
         check("mirror-2", 0b01, &["", "2S"], (0, 0, false));
         check("mirror-2", 0b11, &["2T 1S", "1S"], (1, 0b11, false));
+        // Nobody else tells whether it was flushed.
+        check("mirror-2", 0b01, &["2T 1S", "1S"], (2, 0, true));
         check("mirror-2", 0b11, &["D", "1S"], (1, 0b10, false));
         check("mirror-2", 0b01, &["D", "1S"], (0, 0, true));
         check("mirror-2", 0b11, &["1S", "absent"], (1, 0b01, true));

@@ -20,14 +20,17 @@ use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Most epochs that an opening leaves out for those of absent targets that count as gone.
+/// Fewest epochs that an opening leaves out for those of absent targets that count as gone.
+const FORGOTTEN_MIN: u64 = 1 << 14;
+
+/// How many different numbers of them there are.
 const FORGOTTEN: u64 = 1 << 16;
 
 /// How many it leaves out. By chance: openings that know nothing of each other have different ones.
 fn forgotten_epochs() -> Result<u64> {
     let random = xgvmi_daemon::random().map_err(|error| BlkError::io("an epoch", error))?;
     // Cannot be cut: below 2^16.
-    Ok(FORGOTTEN / 4 + u64::try_from(random % u128::from(FORGOTTEN)).unwrap_or(0))
+    Ok(FORGOTTEN_MIN + u64::try_from(random % u128::from(FORGOTTEN)).unwrap_or(0))
 }
 
 /// The targets of an opening. One that fails is left out.
@@ -35,6 +38,8 @@ struct Found {
     layout: Layout,
     /// Absent targets count as gone, also if they may have served since.
     are_gone: bool,
+    /// The epoch of the owner is chosen: no others count as gone any more.
+    has_epoch: bool,
     seats: Targets,
     reasons: PerTarget<String>,
 }
@@ -69,6 +74,7 @@ impl Found {
         Ok(Self {
             layout,
             are_gone,
+            has_epoch: false,
             seats,
             reasons: layout.map(|_| absent()),
         })
@@ -130,8 +136,10 @@ impl Found {
 
     /// Leaves a target out that has failed. That is the opening's error if too few are left, or if another process uses it.
     fn leave_out(&mut self, role: Role, error: BlkError) -> Result<()> {
+        let forgotten = self.forgotten();
         self.seats[role.index()] = None;
-        if self.identity().is_err() || error.is_used_elsewhere() {
+        let forgets_it = self.has_epoch && self.forgotten() != forgotten;
+        if self.identity().is_err() || forgets_it || error.is_used_elsewhere() {
             return Err(error);
         }
         say(format_args!("{error}; the volume is opened without {role}"));
@@ -235,24 +243,39 @@ impl Found {
         }
     }
 
-    /// An error if two targets were each used without the other.
+    /// An error if targets were each used without the others. That takes an opening for which absent ones counted as gone: low
+    /// epochs tell that there was none, because such an opening leaves many out. After one, a target has nothing of its own if it has
+    /// trusted one with a newer record that has nothing of its own either, or if such a one trusts it.
     fn check_apart(&self) -> Result<()> {
-        let all: PerTarget<_> = self.present().collect();
+        let epochs = self.present().map(|(_, target)| target.identity().epoch);
+        if !is_used(self.layout) || epochs.max().unwrap_or(0) < FORGOTTEN_MIN {
+            return Ok(());
+        }
+        let all = self
+            .present()
+            .map(|(_, target)| (target, target.identity()));
+        let mut all: PerTarget<_> = all
+            .filter(|(_, identity)| identity.standing != Standing::New)
+            .collect();
+        all.sort_by_key(|(_, of)| std::cmp::Reverse((of.trusted.epoch, of.trusted.revision)));
         let trusts = |one: &Identity, other: &Identity| {
-            let is_new = one.standing == Standing::New || !is_used(self.layout);
-            is_new || one.trusted.roles & other.role.bit() != 0
+            let role = other.role;
+            // Another one can have taken its place, which need not have what that one had.
+            let is_same = one.members.of(role) == other.members.of(role);
+            one.trusted.roles & role.bit() != 0 && is_same
         };
-        for (_, one) in &all {
-            for (_, other) in &all {
-                let (ours, theirs) = (one.identity(), other.identity());
-                if !trusts(&ours, &theirs) && !trusts(&theirs, &ours) && ours.role != theirs.role {
-                    return Err(BlkError::Disagree {
-                        first: one.name().to_owned(),
-                        second: other.name().to_owned(),
-                        difference: "each was used without the other: give one of them, and a new one for the other"
-                            .to_owned(),
-                    });
-                }
+        for (at, (target, older)) in all.iter().enumerate() {
+            let mut newer = all[..at].iter();
+            let is_behind = newer.any(|(_, newer)| trusts(older, newer) || trusts(newer, older));
+            if let Some((first, _)) = all.first()
+                && !(at == 0 || is_behind)
+            {
+                return Err(BlkError::Disagree {
+                    first: first.name().to_owned(),
+                    second: target.name().to_owned(),
+                    difference: "each was used without the other: give one of them, and a new one for the other"
+                        .to_owned(),
+                });
             }
         }
         Ok(())
@@ -263,6 +286,22 @@ impl Found {
         match self.are_gone {
             true => self.may_be_ahead(),
             false => 0,
+        }
+    }
+
+    /// The epoch of this opening.
+    fn choose_epoch(&mut self, as_owner: bool) -> Result<u64> {
+        let epochs = self.present().map(|(_, target)| target.identity().epoch);
+        // What counts as gone may have been opened as well.
+        let step = match self.forgotten() {
+            0 => 1,
+            _ => forgotten_epochs()?,
+        };
+        let epoch = epochs.max().unwrap_or(0) + step;
+        self.has_epoch = as_owner;
+        match epoch > EPOCH_MAX {
+            true => Err(BlkError::Epochs(EPOCH_MAX)),
+            false => Ok(epoch),
         }
     }
 
@@ -365,16 +404,7 @@ impl Volume {
         let mut members = found.leave_out_replaced()?;
         found.check_apart()?;
         let identity = found.identity()?;
-        let epochs = found.present().map(|(_, target)| target.identity().epoch);
-        // What counts as gone may have been opened as well.
-        let step = match found.forgotten() {
-            0 => 1,
-            _ => forgotten_epochs()?,
-        };
-        let epoch = epochs.max().unwrap_or(0) + step;
-        if epoch > EPOCH_MAX {
-            return Err(BlkError::Epochs(EPOCH_MAX));
-        }
+        let epoch = found.choose_epoch(as_owner)?;
         // All are asked before one is changed: an owner that is there loses none of its targets.
         let owned = found.present().find(|(_, target)| target.is_owned());
         if let Some((_, target)) = owned.filter(|_| as_owner) {

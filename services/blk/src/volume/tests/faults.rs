@@ -4,7 +4,7 @@ use super::*;
 use std::sync::Mutex;
 
 /// A target one of whose calls fails some times.
-struct Faulty {
+pub(super) struct Faulty {
     target: Arc<dyn Target>,
     /// Name of the call, the error, and how often.
     fault: Mutex<(&'static str, i32, u64)>,
@@ -12,7 +12,12 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn new(target: Arc<dyn Target>, call: &'static str, errno: i32, times: u64) -> Arc<Self> {
+    pub(super) fn new(
+        target: Arc<dyn Target>,
+        call: &'static str,
+        errno: i32,
+        times: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
             target,
             fault: Mutex::new((call, errno, times)),

@@ -1,5 +1,6 @@
 //! Mirrors and other layouts: losses, and who may serve alone.
 
+use super::faults::Faulty;
 use super::keys::key;
 use crate::geometry::{Geometry, Id, Layout, Role};
 use crate::store::{Mark, NewTarget, Store, Target};
@@ -198,6 +199,69 @@ fn two_copies_that_were_used_without_each_other_are_refused_together() {
     volume.rebuild(files.role(1)).unwrap();
     check(&volume, 4);
     assert_eq!(volume.scrub().unwrap().bad_halves, 0);
+}
+
+/// What counts as gone is what is not there when its opening begins: its epoch tells that something was.
+#[test]
+fn a_copy_that_fails_while_it_is_opened_does_not_count_as_gone() {
+    let files = Files::new("mirror-2");
+    let faulty = Faulty::new(files.target(1), "mark", libc::EIO, 1);
+    let targets: Vec<Arc<dyn Target>> = vec![files.target(0), faulty];
+    let error = Volume::open_without_absent(targets, None).unwrap_err();
+    assert!(error.to_string().contains("faulty"), "{error}");
+    drop(Volume::open(files.targets(|_| true)).unwrap());
+}
+
+/// Copies of which neither trusts the other are no reason to refuse them, if a third one tells that it knows of both. Without it
+/// nobody tells.
+#[test]
+fn a_copy_that_is_behind_another_one_was_not_used_without_it() {
+    let files = Files::new("mirror-3");
+    // From here on an opening cannot exclude that copies were used apart.
+    drop(Volume::open_without_absent(files.targets(|index| index < 2), None).unwrap());
+    let volume = Volume::open(files.targets(|_| true)).unwrap();
+    volume.rebuild(files.role(2)).unwrap();
+    for (lost, seed) in [(2, 1), (1, 2)] {
+        volume.detach(files.role(lost), "it is lost");
+        volume.write(300, &content(seed)).unwrap();
+    }
+    volume.attach(files.target(2)).unwrap();
+    volume.rebuild(files.role(2)).unwrap();
+    volume.detach(files.role(0), "it is lost");
+    volume.write(300, &content(3)).unwrap();
+    drop(volume);
+    drop(Volume::open(files.targets(|index| index == 2)).unwrap());
+    assert!(Volume::open(files.targets(|index| index != 0)).is_err());
+    let volume = Volume::open(files.targets(|_| true)).unwrap();
+    check(&volume, 3);
+    for role in files.layout.roles() {
+        volume.rebuild(role).unwrap();
+    }
+    volume.detach(files.role(2), "it is lost");
+    check(&volume, 3);
+}
+
+/// A new copy in the place of another one does not tell what that one knew, whichever of the two openings has the later epoch.
+#[test]
+fn a_copy_that_was_used_with_one_that_was_replaced_is_refused() {
+    for _ in 0..8 {
+        let files = Files::new("mirror-3");
+        let apart = Volume::open_without_absent(files.targets(|index| index < 2), None).unwrap();
+        apart.write(300, &content(1)).unwrap();
+        drop(apart);
+        let mut targets = files.targets(|index| index == 2);
+        targets.push(files.create(files.role(1), "new", false));
+        let volume = Volume::open_without_absent(targets, None).unwrap();
+        volume.write(300, &content(2)).unwrap();
+        volume.rebuild(files.role(1)).unwrap();
+        drop(volume);
+        let mut targets = files.targets(|index| index != 1);
+        targets.push(Arc::new(
+            Store::open_file(&files.path("new"), None).unwrap(),
+        ));
+        let error = Volume::open(targets).unwrap_err().to_string();
+        assert!(error.contains("each was used without the other"), "{error}");
+    }
 }
 
 #[test]
