@@ -352,6 +352,23 @@ impl Found {
         }
         Ok(decided)
     }
+
+    /// The targets at their places, and why others are absent. These decide.
+    fn into_seats(mut self, deciders: u16) -> PerTarget<Seat> {
+        let mut reasons = self.reasons.into_iter();
+        self.layout.map(|role| {
+            let reason = reasons.next().unwrap_or_default();
+            match self.seats[role.index()].take() {
+                Some(target) => Seat::Present(Occupant {
+                    target,
+                    whole: false,
+                    arriving: false,
+                    trusted: deciders & role.bit() != 0,
+                }),
+                None => Seat::Absent(reason),
+            }
+        })
+    }
 }
 
 impl Volume {
@@ -438,25 +455,8 @@ impl Volume {
         let deciders = found.deciders();
         let damaged = found.present().map(|(_, target)| target.usage().damaged);
         let damaged = damaged.sum();
-        let Found {
-            layout,
-            mut seats,
-            reasons,
-            ..
-        } = found;
-        let mut reasons = reasons.into_iter();
-        let seats = layout.map(|role| {
-            let reason = reasons.next().unwrap_or_default();
-            match seats[role.index()].take() {
-                Some(target) => Seat::Present(Occupant {
-                    target,
-                    whole: false,
-                    arriving: false,
-                    trusted: deciders & role.bit() != 0,
-                }),
-                None => Seat::Absent(reason),
-            }
-        });
+        let layout = found.layout;
+        let seats = found.into_seats(deciders);
         let volume = Self {
             layout,
             block_size: identity.geometry.block_size(),
