@@ -432,7 +432,7 @@ impl Superblock {
         if !has_room || !slots.contains(&shape.slots) || !(1..=shape.slots).contains(&ready) {
             return Err("the sizes of its index contradict each other".to_owned());
         }
-        let found = Self {
+        Self {
             identity,
             sequence: be64(64),
             shape,
@@ -441,21 +441,12 @@ impl Superblock {
             used: be64(128),
             has_suspects: be64(136) != 0,
             has_layers,
-        };
-        if !found.can_go_on() {
-            return Err("its counters are out of range".to_owned());
         }
-        if !found.tail.is_multiple_of(UNIT) {
-            return Err(format!(
-                "its records end at byte {}, which is no multiple of {UNIT}: replace the target",
-                found.tail
-            ));
-        }
-        Ok(found)
+        .that_can_go_on()
     }
 
-    /// Neither writes nor bytes of a target become so many that its counters cannot be added to.
-    fn can_go_on(&self) -> bool {
+    /// Neither writes nor bytes of a target become so many that its counters cannot be added to, and records end with a unit.
+    fn that_can_go_on(self) -> Result<Self, String> {
         let Trusted {
             epoch, revision, ..
         } = self.identity.trusted;
@@ -463,7 +454,16 @@ impl Superblock {
         let bytes = [self.tail, self.used];
         let counters = [self.sequence, members, epoch, revision];
         let mut all = counters.into_iter().chain(bytes);
-        all.all(|counter| counter >> 62 == 0)
+        if all.any(|counter| counter >> 62 != 0) {
+            return Err("its counters are out of range".to_owned());
+        }
+        if !self.tail.is_multiple_of(UNIT) {
+            return Err(format!(
+                "its records end at byte {}, which is no multiple of {UNIT}: replace the target",
+                self.tail
+            ));
+        }
+        Ok(self)
     }
 }
 
