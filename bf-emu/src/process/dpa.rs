@@ -51,11 +51,6 @@ fn sessions() -> MutexGuard<'static, Sessions> {
     sessions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For the child of a fork, which has one thread.
-pub(super) fn after_fork_in_child() {
-    SESSIONS.forget();
-}
-
 /// The options in a list with commas: `weak` reports missing fences, `core` writes a core file at a fault, `hold` lets threads wait
 /// for a debugger, `limit=N` kills a function after N seconds.
 ///
@@ -283,6 +278,11 @@ impl Process {
     pub(super) fn close_dpa(&self, context: Context) {
         sessions().remove(&(sys::pid(), context.number));
     }
+
+    /// For the child of a fork, which has one thread.
+    pub(super) fn forget_dpa() {
+        SESSIONS.forget();
+    }
 }
 
 #[cfg(test)]
@@ -298,7 +298,7 @@ mod tests {
         if child == 0 {
             // SAFETY: the alarm ends a child that waits.
             unsafe { libc::alarm(30) };
-            after_fork_in_child();
+            Process::forget_dpa();
             let is_empty = sessions().is_empty();
             // SAFETY: ends the child without its parent's destructors.
             unsafe { libc::_exit(i32::from(!is_empty)) };

@@ -715,7 +715,7 @@ impl Process {
         engine::tick::after_fork_in_child();
         engine::poller::after_fork_in_child();
         crate::memory::after_fork_in_child();
-        dpa::after_fork_in_child();
+        Self::forget_dpa();
         // SAFETY: this call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     }
