@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Number of cases whose time is printed at the end.
-const SLOWEST: usize = 500;
+const SLOWEST: usize = 20;
 
 /// One test: name and function. An error is a failure with its text as explanation.
 pub(crate) struct Case {
