@@ -17,11 +17,11 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
-    (&["bf-emu/"], 48_900),
+    (&["bf-emu/"], 49_000),
     (&["bindings/"], 2_700),
     (&["clients/"], 13_850),
     (&["cli/"], 4_500),
-    (&["doca/"], 40_900),
+    (&["doca/"], 40_950),
     (&["osu-bench/"], 4_100),
     (&["services/"], 51_500),
     (&["shared/"], 10_400),

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Context, ENV_AS, ENV_STATE, Process};
+use crate::sys::once::Once;
 use crate::sys::{self, Errno};
 use crate::view::state::ENV_LIBRARY;
 use wire::{Answer, Kind, Request, option};
@@ -39,11 +40,15 @@ struct Session {
     is_lost: bool,
 }
 
-/// By process and context: the child of a fork has sessions of its own.
-static SESSIONS: Mutex<Option<HashMap<(i32, u32), Session>>> = Mutex::new(None);
+/// By process and context.
+type Sessions = HashMap<(i32, u32), Session>;
 
-fn sessions() -> MutexGuard<'static, Option<HashMap<(i32, u32), Session>>> {
-    SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
+/// The child of a fork has sessions of its own, and a lock of its own: a thread that it has not may hold its parent's.
+static SESSIONS: Once<Mutex<Sessions>> = Once::new();
+
+fn sessions() -> MutexGuard<'static, Sessions> {
+    let sessions = SESSIONS.get_or_make(Mutex::default);
+    sessions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The options in a list with commas: `weak` reports missing fences, `core` writes a core file at a fault, `hold` lets threads wait
@@ -111,7 +116,7 @@ pub(crate) fn command(
     let stream = take(process, key, &request)?;
     let exchanged = exchange(&stream, &request, input, signals);
     let mut sessions = sessions();
-    let Some(session) = sessions.get_or_insert_default().get_mut(&key) else {
+    let Some(session) = sessions.get_mut(&key) else {
         return Err(Errno(libc::EIO));
     };
     match exchanged {
@@ -171,7 +176,6 @@ fn take(process: &Process, key: (i32, u32), request: &Request) -> Result<UnixStr
     let state = process.fabric().path();
     let socket = state.parent().unwrap_or(state).join(SOCKET);
     let mut sessions = sessions();
-    let sessions = sessions.get_or_insert_default();
     if let Some(session) = sessions.get_mut(&key) {
         if session.is_lost {
             return Err(Errno(libc::EIO));
@@ -272,8 +276,37 @@ fn start(socket: &Path) -> Result<(), Errno> {
 impl Process {
     /// Ends a context's session: the runner releases its objects.
     pub(super) fn close_dpa(&self, context: Context) {
-        if let Some(sessions) = sessions().as_mut() {
-            sessions.remove(&(sys::pid(), context.number));
+        sessions().remove(&(sys::pid(), context.number));
+    }
+
+    /// For the child of a fork, which has one thread.
+    pub(super) fn forget_dpa() {
+        SESSIONS.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its parent's thread never opens the lock in the child.
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_that_has_the_sessions() {
+        let held = sessions();
+        // SAFETY: the child allocates, which glibc allows in a child, and ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the alarm ends a child that waits.
+            unsafe { libc::alarm(30) };
+            Process::forget_dpa();
+            let is_empty = sessions().is_empty();
+            // SAFETY: ends the child without its parent's destructors.
+            unsafe { libc::_exit(i32::from(!is_empty)) };
         }
+        let mut status = -1;
+        // SAFETY: the child is this process's own, and the status is of this frame.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        drop(held);
+        assert_eq!(status, 0);
     }
 }

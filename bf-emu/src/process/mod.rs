@@ -14,6 +14,7 @@ pub mod pages;
 mod patience;
 mod uars;
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -96,9 +97,15 @@ pub fn current() -> Option<&'static Process> {
         // Its thread may have asked for it before a fork, of which this process is the child.
         sys::forget_pid();
         // Before it attaches: another thread may fork at any time from here on.
-        // SAFETY: the function may run in a child of fork, and lives as long as the process. If its registration fails (for
+        // SAFETY: the functions may run around a fork, and live as long as the process. If their registration fails (for
         // lack of memory), children keep their parent's contexts.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        unsafe {
+            libc::pthread_atfork(
+                Some(before_fork),
+                Some(after_fork_in_parent),
+                Some(after_fork_in_child),
+            )
+        };
         match Process::attach(&state, &view) {
             Ok(process) => Some(process),
             Err(error) => {
@@ -114,7 +121,28 @@ pub fn current() -> Option<&'static Process> {
     process.as_ref()
 }
 
+thread_local! {
+    /// Whether [`before_fork`] has found the process: it may be there only when the other function runs.
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
+
+extern "C" fn before_fork() {
+    if let Some(Some(process)) = PROCESS.get() {
+        process.uars.before_fork();
+        HOLDS.set(true);
+    }
+}
+
+extern "C" fn after_fork_in_parent() {
+    if let Some(Some(process)) = PROCESS.get()
+        && HOLDS.replace(false)
+    {
+        process.uars.after_fork();
+    }
+}
+
 extern "C" fn after_fork_in_child() {
+    after_fork_in_parent();
     if let Some(Some(process)) = PROCESS.get() {
         process.after_fork_in_child();
     }
@@ -687,6 +715,7 @@ impl Process {
         engine::tick::after_fork_in_child();
         engine::poller::after_fork_in_child();
         crate::memory::after_fork_in_child();
+        Self::forget_dpa();
         // SAFETY: this call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     }

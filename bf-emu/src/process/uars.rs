@@ -1,7 +1,8 @@
 //! The doorbell pages of a process: allocated pages, and the address of each mapping.
 
+use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::contexts::Context;
 use crate::sys::Errno;
@@ -51,7 +52,14 @@ pub(super) struct Uars {
     high: AtomicUsize,
     /// The lock is held while mappings are searched, so that a thread waits until another thread has recorded its pages.
     given: Mutex<Vec<Given>>,
+    /// The lock during a fork, so that the child finds it free and the pages whole. Only its holder touches this.
+    forking: UnsafeCell<Option<MutexGuard<'static, Vec<Given>>>>,
 }
+
+// SAFETY: the other fields are shared safely, and only the holder of the lock touches `forking`.
+unsafe impl Sync for Uars {}
+// SAFETY: a table with a held lock is static, and is not moved.
+unsafe impl Send for Uars {}
 
 impl Uars {
     pub(super) fn new() -> Self {
@@ -65,7 +73,21 @@ impl Uars {
             slots: (0..UARS_MAX).map(|_| slot()).collect(),
             high: AtomicUsize::new(0),
             given: Mutex::default(),
+            forking: UnsafeCell::new(None),
         }
+    }
+
+    /// Before a fork: waits until no other thread changes the pages. The forking thread must not be within a call here.
+    pub(super) fn before_fork(&'static self) {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: this thread holds the lock.
+        unsafe { *self.forking.get() = Some(given) };
+    }
+
+    /// After [`Uars::before_fork`], in the same thread of the parent, or in the child.
+    pub(super) fn after_fork(&self) {
+        // SAFETY: this thread holds the lock, which the guard opens after the place is empty.
+        drop(unsafe { (*self.forking.get()).take() });
     }
 
     /// Allocates a page of a context's file under a number of the device.
@@ -182,6 +204,7 @@ impl Uars {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::sync::atomic::AtomicBool;
 
     const CONTEXT: Context = Context {
         number: 4,
@@ -213,6 +236,48 @@ mod tests {
         };
         uars.close_new(context, mappings, |_| Ok(())).unwrap();
         searched.get()
+    }
+
+    /// Forks while a thread of the parent changes pages without a pause.
+    #[test]
+    fn a_child_finds_the_pages_whole_and_free() {
+        let uars: &'static Uars = Box::leak(Box::new(Uars::new()));
+        let over = AtomicBool::new(false);
+        let rounds = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Acquire) {
+                    (0..40).for_each(|number| uars.give(OTHER, number.into(), number).unwrap());
+                    uars.take_back_all(OTHER);
+                    rounds.fetch_add(1, Ordering::Release);
+                }
+            });
+            while rounds.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            for _ in 0..200 {
+                uars.before_fork();
+                // SAFETY: the child may call any function: the C library's locks are free in it.
+                let child = unsafe { libc::fork() };
+                uars.after_fork();
+                if child == 0 {
+                    // SAFETY: the alarm ends a child that waits.
+                    unsafe { libc::alarm(30) };
+                    let given = uars.give(CONTEXT, 1, 7);
+                    let back = uars.take_back(CONTEXT, 7);
+                    // SAFETY: ends the child without its parent's destructors.
+                    unsafe { libc::_exit(i32::from((given, back) != (Ok(()), Ok(())))) };
+                }
+                let mut status = -1;
+                // SAFETY: the child is this process's own, and the status is of this frame.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                if status != 0 {
+                    over.store(true, Ordering::Release);
+                }
+                assert_eq!(status, 0);
+            }
+            over.store(true, Ordering::Release);
+        });
     }
 
     #[test]

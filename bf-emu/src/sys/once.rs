@@ -91,6 +91,13 @@ impl<T> Once<T> {
         unsafe { &*value }
     }
 
+    /// Without a value again, also if a thread of the parent was making one. The parent's is leaked, because it may be half
+    /// changed. For the child of a fork, which has one thread.
+    pub fn forget(&self) {
+        self.value.store(null_mut(), Ordering::Relaxed);
+        self.maker.store(NOBODY, Ordering::Release);
+    }
+
     /// Takes over from nobody, or from a process whose child this one is.
     fn claim(&self, from: i32, process: i32) -> bool {
         let order = (Ordering::AcqRel, Ordering::Relaxed);

@@ -108,6 +108,40 @@ pub struct Event {
     pub detail: Detail,
 }
 
+impl Event {
+    /// An event of one packet of flow 0, whose probe or packet was sent at the same time.
+    #[must_use]
+    pub fn of_one_packet(kind: EventType, timestamp: u32) -> Self {
+        let detail = match kind {
+            EventType::Tx => Detail::Tx {
+                first_timestamp: timestamp,
+                sent_32bytes: 0,
+                sent_packets: 1,
+            },
+            EventType::Rtt => Detail::Rtt {
+                request_sent: timestamp,
+                request_received: 0,
+                response_sent: 0,
+                raw: [0; 3],
+            },
+            _ => Detail::Ack {
+                first_timestamp: timestamp,
+                first_sn: 0,
+                coalesced: 1,
+            },
+        };
+        Self {
+            kind,
+            subtype: 0,
+            flags: 0,
+            flow_tag: 0,
+            sn: 0,
+            timestamp,
+            detail,
+        }
+    }
+}
+
 /// What the port is, at the time of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {

@@ -38,11 +38,11 @@ Runs all phases, or the named ones. Each starts when those that it needs have en
   counts   instructions of hot paths of pool and service, if valgrind is installed
   dist     the packages, checked and unpacked (see cargo xtask dist)
   docs     no warning of rustdoc; the book, if mdbook is installed
+  aarch64  for the DPU's processors: the library in UCX links, pool and alias map run, layouts agree (all: cargo xtask suites
+           aarch64)
 
 Then, one after the other:
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
-  aarch64  for the DPU's processors: the library in UCX links, pool and alias map run, layouts agree (all: cargo xtask suites
-           aarch64)
   demo     the demo and that of storage, in quick form
 
 Only if named:
@@ -101,8 +101,9 @@ const fn quick(phase: Phase) -> Phase {
     }
 }
 
-/// Of the phases that may start, the first in this order does: the longest of those that wait for the build, so that no core
-/// waits for it at the end. Those that build with the profile of tests start one after
+/// Of the phases that may start, the first in this order does: the longest of those that wait for a build, so that no core
+/// waits for one of them at the end. Counts wait for phase clippy too, so that they do not take the place of a longer phase.
+/// Those that build with the profile of tests start one after
 /// the other, because cargo's lock would hold up the next one until its limit.
 const PHASES: &[Phase] = &[
     quick(after(&[], "setup", 900, set_up)),
@@ -110,15 +111,20 @@ const PHASES: &[Phase] = &[
     after(&[], "build", 1200, build),
     quick(after(&[], "tidy", 300, tidiness)),
     quick(after(&["tidy"], "clippy", 1500, clippy)),
-    quick(after(&["setup", "clippy"], "unit", 900, unit)),
     after(&["setup", "build", "clippy"], "system", 1000, system),
-    after(&["setup", "build"], "counts", 600, counts),
     after(&["setup", "build"], "suites", 1000, judges),
-    after(&["setup", "build"], "matrix", 1000, matrix_cells),
-    after(&["setup", "build"], "dist", 600, packages),
+    quick(after(&["setup", "clippy"], "unit", 900, unit)),
+    after(&["setup", "build", "clippy"], "counts", 600, counts),
+    after(&["setup", "build", "clippy"], "matrix", 1000, matrix_cells),
     after(&["unit"], "docs", 900, documents),
+    after(&["setup", "build", "clippy"], "dist", 600, packages),
+    after(
+        &["setup", "build", "clippy"],
+        "aarch64",
+        900,
+        other_processor,
+    ),
     alone("patches", 600, patches),
-    alone("aarch64", 900, other_processor),
     alone("demo", 180, demo),
 ];
 

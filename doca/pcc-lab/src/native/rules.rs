@@ -70,33 +70,7 @@ pub(super) mod tests {
     };
 
     pub(in crate::native) fn event(kind: EventType, timestamp: u32) -> Event {
-        let detail = match kind {
-            EventType::Tx => Detail::Tx {
-                first_timestamp: timestamp,
-                sent_32bytes: 0,
-                sent_packets: 1,
-            },
-            EventType::Rtt => Detail::Rtt {
-                request_sent: timestamp,
-                request_received: 0,
-                response_sent: 0,
-                raw: [0; 3],
-            },
-            _ => Detail::Ack {
-                first_timestamp: timestamp,
-                first_sn: 0,
-                coalesced: 1,
-            },
-        };
-        Event {
-            kind,
-            subtype: 0,
-            flags: 0,
-            flow_tag: 0,
-            sn: 0,
-            timestamp,
-            detail,
-        }
+        Event::of_one_packet(kind, timestamp)
     }
 
     pub(in crate::native) fn handle(

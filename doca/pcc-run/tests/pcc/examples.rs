@@ -2,7 +2,7 @@
 
 use crate::common::{builds, example, image, rates, run, star};
 use pcc_dev::Query;
-use pcc_lab::algorithm::{Detail, EVENT_TYPES, Event, EventType, Port};
+use pcc_lab::algorithm::{Detail, EVENT_TYPES, Event, Port};
 use pcc_lab::native::{self, Parameters};
 use pcc_lab::{Algorithm, Context, Lab};
 use pcc_run::{Build, Options};
@@ -26,40 +26,14 @@ fn options(name: &str) -> Options {
     }
 }
 
-fn event(kind: EventType, timestamp: u32) -> Event {
-    let detail = match kind {
-        EventType::Tx => Detail::Tx {
-            first_timestamp: timestamp,
-            sent_32bytes: 0,
-            sent_packets: 1,
-        },
-        EventType::Rtt => Detail::Rtt {
-            request_sent: timestamp,
-            request_received: 0,
-            response_sent: 0,
-            raw: [0; 3],
-        },
-        _ => Detail::Ack {
-            first_timestamp: timestamp,
-            first_sn: 0,
-            coalesced: 1,
-        },
-    };
-    Event {
-        kind,
-        subtype: 0,
-        flags: 0,
-        flow_tag: 3,
-        sn: 9,
-        timestamp,
-        detail,
-    }
-}
-
 /// A random event: any type, steps of time of all sizes.
 fn any_event(random: &mut fastrand::Rng, now: &mut u32) -> Event {
     *now = now.wrapping_add(random.u32(..) >> random.u32(8..32));
-    let mut event = event(EVENT_TYPES[random.usize(0..5)], *now);
+    let mut event = Event {
+        flow_tag: 3,
+        sn: 9,
+        ..Event::of_one_packet(EVENT_TYPES[random.usize(0..5)], *now)
+    };
     match &mut event.detail {
         Detail::Tx { sent_32bytes, .. } => *sent_32bytes = random.u16(..),
         Detail::Rtt {

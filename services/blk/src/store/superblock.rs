@@ -18,6 +18,7 @@
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
 use super::layout::{PAGE, SECTOR, Shape};
+use super::space::UNIT;
 use crate::encryption::{ALGORITHM, WRAPPED, Wrapping};
 use crate::geometry::{BLOCKS_MAX, Geometry, Id, Layout, Role, TARGETS_MAX};
 use crate::record::Place;
@@ -431,7 +432,7 @@ impl Superblock {
         if !has_room || !slots.contains(&shape.slots) || !(1..=shape.slots).contains(&ready) {
             return Err("the sizes of its index contradict each other".to_owned());
         }
-        let found = Self {
+        Self {
             identity,
             sequence: be64(64),
             shape,
@@ -440,21 +441,29 @@ impl Superblock {
             used: be64(128),
             has_suspects: be64(136) != 0,
             has_layers,
-        };
-        match found.can_go_on() {
-            true => Ok(found),
-            false => Err("its counters are out of range".to_owned()),
         }
+        .that_can_go_on()
     }
 
-    /// Neither writes nor bytes of a target become so many that its counters cannot be added to.
-    fn can_go_on(&self) -> bool {
+    /// Neither writes nor bytes of a target become so many that its counters cannot be added to, and records end with a unit.
+    fn that_can_go_on(self) -> Result<Self, String> {
         let Trusted {
             epoch, revision, ..
         } = self.identity.trusted;
         let members = self.identity.members.revision;
-        let counters = [self.sequence, self.tail, members, epoch, revision];
-        counters.into_iter().all(|counter| counter >> 62 == 0)
+        let bytes = [self.tail, self.used];
+        let counters = [self.sequence, members, epoch, revision];
+        let mut all = counters.into_iter().chain(bytes);
+        if all.any(|counter| counter >> 62 != 0) {
+            return Err("its counters are out of range".to_owned());
+        }
+        if !self.tail.is_multiple_of(UNIT) {
+            return Err(format!(
+                "its records end at byte {}, which is no multiple of {UNIT}: replace the target",
+                self.tail
+            ));
+        }
+        Ok(self)
     }
 }
 
@@ -643,7 +652,6 @@ mod tests {
         assert_eq!(Superblock::parse(&pages).unwrap().sequence, 3);
     }
 
-    /// A target of a version before is refused by a message that says what to do.
     /// The next write would count beyond it.
     #[test]
     fn a_counter_at_its_end_is_refused() {
@@ -652,10 +660,24 @@ mod tests {
         let fault = Superblock::parse(&pages(&[last])).unwrap_err();
         assert!(fault.contains("out of range"), "{fault}");
         let (good, mut tail) = (superblock(4), superblock(5));
-        tail.tail = u64::MAX - 1;
+        tail.tail = u64::MAX - 63;
         assert_eq!(Superblock::parse(&pages(&[good, tail])), Ok(good));
+        let mut used = superblock(5);
+        used.used = u64::MAX - 1;
+        assert_eq!(Superblock::parse(&pages(&[good, used])), Ok(good));
     }
 
+    /// The next record would be written there, and looked for at the unit before.
+    #[test]
+    fn records_that_end_within_a_unit_are_refused() {
+        let (good, mut odd) = (superblock(3), superblock(4));
+        odd.tail += 1;
+        let fault = Superblock::parse(&pages(&[odd])).unwrap_err();
+        assert!(fault.contains("no multiple of 64"), "{fault}");
+        assert_eq!(Superblock::parse(&pages(&[good, odd])), Ok(good));
+    }
+
+    /// A target of a version before is refused by a message that says what to do.
     #[test]
     fn the_formats_before_are_refused() {
         for (old, crc_of_old) in OLD {

@@ -8,18 +8,16 @@
 //! Every other allreduce is in place. A reduce-scatter, a reduce, a broadcast and a barrier follow. Each element of each result is
 //! verified.
 
-use anyhow::{Context as _, Result, bail, ensure};
-use std::time::Duration;
-use xgvmi_offload::{
-    Client, ClientArgs, CommunicatorId, Element, Memory, Operation, Reduction, Scheme, TcpExchange,
-};
+#[path = "../ranks/mod.rs"]
+mod ranks;
+
+use anyhow::{Context as _, Result, ensure};
+use xgvmi_offload::{Client, CommunicatorId, Element, Memory, Operation, Reduction};
 use xgvmi_ucp::buffer::Buffer;
 
 /// Elements of a vector: one segment per service process, and several windows.
 const LENGTHS: [usize; 2] = [2_500, 300_000];
 const ELEMENT: usize = 8;
-/// Time limits of a job whose device or machine is slow.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// An element of a rank's vector. The former round's values are elsewhere in each vector.
 fn element(round: u32, rank: u32, at: u64) -> u64 {
@@ -130,42 +128,16 @@ fn others(
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [rank, size, node, meet, services, scheme, rounds] = words.as_slice() else {
-        bail!("usage: reduce_ranks RANK SIZE NODE MEET SERVICES SCHEME ROUNDS");
-    };
-    let (rank, size, rounds): (u32, u32, u32) = (rank.parse()?, size.parse()?, rounds.parse()?);
-    let scheme = [Scheme::Ksm, Scheme::Stock, Scheme::Xgvmi]
-        .into_iter()
-        .find(|known| known.to_string() == *scheme)
-        .context("no such scheme")?;
-    let args = ClientArgs {
-        services: services.split(',').map(str::to_owned).collect(),
-        node: Some(node.clone()),
-        // Few ranks use all SPs.
-        ranks_per_sp: Some(1),
-        offload_limit: Some(LIMIT),
-        connect_limit: Some(LIMIT),
-        ..ClientArgs::default()
-    };
-    let options = args.options(scheme)?;
-    let mut exchange = TcpExchange::meet(meet, rank, size, LIMIT)?;
-    let mut client = Client::connect(&options, rank, size, &mut exchange)?;
+    let mut job = ranks::Rank::connect("reduce_ranks")?;
+    let (rank, size, rounds) = (job.rank, job.size, job.rounds);
     let sum = Reduction::new(Element::U64, Operation::Sum).context("a sum")?;
     let most = LENGTHS[1] * ELEMENT;
     let (mut send, mut receive) = (Buffer::new(most)?, Buffer::new(most)?);
     let mut verified = 0;
     for round in 0..rounds {
         let of = (rank, size, round);
-        verified += call(&mut client, of, sum, (&mut send, &mut receive))?;
-        verified += others(&mut client, of, sum, (&mut send, &mut receive))?;
+        verified += call(&mut job.client, of, sum, (&mut send, &mut receive))?;
+        verified += others(&mut job.client, of, sum, (&mut send, &mut receive))?;
     }
-    client.close()?;
-    say(&format!("rank {rank}: {verified} bytes verified"));
-    Ok(())
-}
-
-#[expect(clippy::print_stdout, reason = "a program's answer")]
-fn say(what: &str) {
-    println!("{what}");
+    job.end(verified as u64)
 }

@@ -8,19 +8,17 @@
 //! The calls are ordinary ones and starts of one persistent call in turn. Every byte of the calls and of the bystanders is
 //! verified.
 
-use anyhow::{Context as _, Result, bail, ensure};
+#[path = "../ranks/mod.rs"]
+mod ranks;
+
+use anyhow::{Context as _, Result, ensure};
 use std::ptr::NonNull;
-use std::time::Duration;
-use xgvmi_offload::{
-    Call, Client, ClientArgs, CommunicatorId, Memory, Numbered, Scheme, Side, TcpExchange,
-};
+use xgvmi_offload::{Call, Client, CommunicatorId, Memory, Numbered, Side};
 
 /// Length of a block: two pages and a part, for the device.
 const BLOCK: usize = 9000;
 /// The byte of memory that belongs to no call.
 const BYSTANDER: u8 = 0xee;
-/// Time limits of a job whose device or machine is slow.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Anonymous memory at a place that stays the same.
 struct Mapping {
@@ -119,28 +117,9 @@ fn call(
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [rank, size, node, meet, services, scheme, rounds] = words.as_slice() else {
-        bail!("usage: remap_ranks RANK SIZE NODE MEET SERVICES SCHEME ROUNDS");
-    };
-    let (rank, size, rounds): (u32, u32, u32) = (rank.parse()?, size.parse()?, rounds.parse()?);
-    let scheme = [Scheme::Ksm, Scheme::Stock, Scheme::Xgvmi]
-        .into_iter()
-        .find(|known| known.to_string() == *scheme)
-        .context("no such scheme")?;
-    let args = ClientArgs {
-        services: services.split(',').map(str::to_owned).collect(),
-        node: Some(node.clone()),
-        // Few ranks use all SPs.
-        ranks_per_sp: Some(1),
-        offload_limit: Some(LIMIT),
-        connect_limit: Some(LIMIT),
-        ..ClientArgs::default()
-    };
-    let options = args.options(scheme)?;
-    let mut exchange = TcpExchange::meet(meet, rank, size, LIMIT)?;
-    let mut client = Client::connect(&options, rank, size, &mut exchange)?;
-    let mut persistent = client.number(CommunicatorId::WORLD, true)?;
+    let mut job = ranks::Rank::connect("remap_ranks")?;
+    let (rank, size, rounds) = (job.rank, job.size, job.rounds);
+    let mut persistent = job.client.number(CommunicatorId::WORLD, true)?;
     let length = size as usize * BLOCK;
     let [mut a, mut b] = [Mapping::new(length)?, Mapping::new(length)?];
     let [mut c, mut d] = [Mapping::new(length)?, Mapping::new(length)?];
@@ -162,7 +141,12 @@ fn main() -> Result<()> {
                     mapping.again()?;
                     mapping.bytes().fill(BYSTANDER);
                 }
-                call(&mut client, (rank, size, round), numbered, [&mut c, &mut d])?;
+                call(
+                    &mut job.client,
+                    (rank, size, round),
+                    numbered,
+                    [&mut c, &mut d],
+                )?;
                 for mapping in [&mut a, &mut b] {
                     let wrong = mapping.bytes().iter().any(|byte| *byte != BYSTANDER);
                     ensure!(
@@ -175,17 +159,12 @@ fn main() -> Result<()> {
             // The memory stays.
             _ => {}
         }
-        call(&mut client, (rank, size, round), numbered, [&mut a, &mut b])?;
+        call(
+            &mut job.client,
+            (rank, size, round),
+            numbered,
+            [&mut a, &mut b],
+        )?;
     }
-    client.close()?;
-    say(&format!(
-        "rank {rank}: {} bytes verified",
-        u64::from(rounds) * length as u64
-    ));
-    Ok(())
-}
-
-#[expect(clippy::print_stdout, reason = "a program's answer")]
-fn say(what: &str) {
-    println!("{what}");
+    job.end(u64::from(rounds) * length as u64)
 }

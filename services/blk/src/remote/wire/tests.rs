@@ -66,6 +66,16 @@ fn calls() -> Vec<Call> {
         },
         Call::Mark {
             epoch: 3,
+            mark: Mark::Trusted(Trusted {
+                epoch: 1 << 30,
+                revision: 4,
+                roles: 0b110,
+            }),
+            owner: [6; 16],
+            take_over: true,
+        },
+        Call::Mark {
+            epoch: 5,
             mark: Mark::Wrapping(wrapping()),
             owner: [7; 16],
             take_over: false,

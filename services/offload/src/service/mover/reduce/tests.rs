@@ -17,6 +17,14 @@ mod trees;
 
 const DIRECT_MIN: u64 = 512;
 
+/// That of a tree's call.
+const CALL: Collective = Collective {
+    communicator: 5,
+    sequence: 2,
+    start: 0,
+    step: 0,
+};
+
 /// A message: receiver, kind, token, data.
 type Letter = (u32, Kind, Token, Vec<u8>);
 
@@ -190,7 +198,41 @@ struct Job {
     turns: [u32; 2],
 }
 
+/// After all calls.
+fn nothing_is_left(job: &mut Job) {
+    assert_eq!(job.machine.imports.get(), 0);
+    for mover in &mut job.movers {
+        assert_eq!((mover.bytes(), mover.queues().calls), (0, 0));
+        assert!(mover.shut(&job.machine));
+    }
+}
+
 impl Job {
+    /// Runs to the end. The most messages that an SP sends and gets meanwhile.
+    fn most_messages(&mut self) -> usize {
+        let mut count = vec![0; self.movers.len()];
+        loop {
+            for (at, mover) in self.movers.iter_mut().enumerate() {
+                let before = self.machine.messages.borrow().len();
+                mover.act(&self.machine).expect("acts");
+                mover.settle(&self.machine).expect("settles");
+                count[at] += self.machine.messages.borrow().len() - before;
+            }
+            let messages = self.machine.messages.take();
+            if messages.is_empty() {
+                return count.into_iter().max().expect("services");
+            }
+            for (to, kind, token, data) in messages {
+                count[to as usize] += 1;
+                let before = self.machine.messages.borrow().len();
+                self.movers[to as usize]
+                    .receive(&self.machine, kind, &token.0, &data)
+                    .expect("a message");
+                count[to as usize] += self.machine.messages.borrow().len() - before;
+            }
+        }
+    }
+
     fn new(service_of: &[u32]) -> Self {
         let services = service_of.iter().max().expect("ranks") + 1;
         Self {

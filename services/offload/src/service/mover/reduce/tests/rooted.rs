@@ -4,13 +4,6 @@ use super::*;
 use crate::wire::{Block, DpuRelay, DpuRelayed, HostArrive, Route};
 use fastrand::Rng;
 
-const CALL: Collective = Collective {
-    communicator: 5,
-    sequence: 2,
-    start: 0,
-    step: 0,
-};
-
 /// A gather or a scatter.
 struct Rooted<'a> {
     members: &'a [u32],
@@ -154,14 +147,6 @@ fn post(job: &mut Job, message: &HostArrive) -> Result<()> {
     job.movers[to].receive(&job.machine, Kind::HostArrive, &header, &message.to_bytes())
 }
 
-fn nothing_is_left(job: &mut Job) {
-    assert_eq!(job.machine.imports.get(), 0);
-    for mover in &mut job.movers {
-        assert_eq!((mover.bytes(), mover.queues().calls), (0, 0));
-        assert!(mover.shut(&job.machine));
-    }
-}
-
 #[test]
 fn every_block_arrives_whatever_the_order_of_the_members() {
     let layouts: [Vec<u32>; 3] = [
@@ -197,31 +182,6 @@ fn every_block_arrives_whatever_the_order_of_the_members() {
     }
 }
 
-/// The most messages that an SP sends and gets.
-fn most_messages(job: &mut Job) -> usize {
-    let mut count = vec![0; job.movers.len()];
-    loop {
-        for (at, mover) in job.movers.iter_mut().enumerate() {
-            let before = job.machine.messages.borrow().len();
-            mover.act(&job.machine).expect("acts");
-            mover.settle(&job.machine).expect("settles");
-            count[at] += job.machine.messages.borrow().len() - before;
-        }
-        let messages = job.machine.messages.take();
-        if messages.is_empty() {
-            return count.into_iter().max().expect("services");
-        }
-        for (to, kind, token, data) in messages {
-            count[to as usize] += 1;
-            let before = job.machine.messages.borrow().len();
-            job.movers[to as usize]
-                .receive(&job.machine, kind, &token.0, &data)
-                .expect("a message");
-            count[to as usize] += job.machine.messages.borrow().len() - before;
-        }
-    }
-}
-
 #[test]
 fn an_sp_of_a_rooted_call_has_as_many_messages_as_its_tree_has_branches() {
     for (services, radix) in [(2_u32, 0), (16, 0), (100, 2), (100, 8), (512, 0)] {
@@ -233,7 +193,7 @@ fn an_sp_of_a_rooted_call_has_as_many_messages_as_its_tree_has_branches() {
             for place in 0..members.len() {
                 post(&mut job, &rooted.arrival(place, &service_of)).expect("an arrival");
             }
-            let most = most_messages(&mut job);
+            let most = job.most_messages();
             // One with the SP above and one with each below, and their answers.
             let branches = crate::radix::Radix(radix).of_relay();
             assert!(most <= 2 * (branches + 1), "{most} of {services} services");

@@ -4,13 +4,6 @@ use super::*;
 use crate::wire::{DpuNote, HostTree};
 use fastrand::Rng;
 
-const CALL: Collective = Collective {
-    communicator: 5,
-    sequence: 2,
-    start: 0,
-    step: 0,
-};
-
 fn post(job: &mut Job, message: &HostTree) {
     let to = job.service_of[message.rank as usize] as usize;
     let header = token(message.rank).0;
@@ -78,14 +71,6 @@ fn broadcast(service_of: &[u32], members: &[u32], length: usize, seed: u64) {
     nothing_is_left(&mut job);
 }
 
-fn nothing_is_left(job: &mut Job) {
-    assert_eq!(job.machine.imports.get(), 0);
-    for mover in &mut job.movers {
-        assert_eq!((mover.bytes(), mover.queues().calls), (0, 0));
-        assert!(mover.shut(&job.machine));
-    }
-}
-
 #[test]
 fn every_member_of_a_broadcast_gets_the_bytes_in_any_order() {
     let nodes: Vec<u32> = (0..24).map(|rank| rank / 3).collect();
@@ -115,27 +100,7 @@ fn most_messages(job: &mut Job, ranks: u32, is_barrier: bool) -> usize {
         }
         post(job, &message);
     }
-    let mut count = vec![0; job.movers.len()];
-    loop {
-        for (at, mover) in job.movers.iter_mut().enumerate() {
-            let before = job.machine.messages.borrow().len();
-            mover.act(&job.machine).expect("acts");
-            mover.settle(&job.machine).expect("settles");
-            count[at] += job.machine.messages.borrow().len() - before;
-        }
-        let messages = job.machine.messages.take();
-        if messages.is_empty() {
-            return count.into_iter().max().expect("services");
-        }
-        for (to, kind, token, data) in messages {
-            count[to as usize] += 1;
-            let before = job.machine.messages.borrow().len();
-            job.movers[to as usize]
-                .receive(&job.machine, kind, &token.0, &data)
-                .expect("a message");
-            count[to as usize] += job.machine.messages.borrow().len() - before;
-        }
-    }
+    job.most_messages()
 }
 
 #[test]
