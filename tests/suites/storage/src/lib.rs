@@ -141,6 +141,10 @@ const THROUGH_DPU: &[(&str, Test)] = &[
         initiators::names,
     ),
     (
+        "DPU: service: two volumes, of which initiators may write one, read one, or use one only",
+        initiators::rights,
+    ),
+    (
         "DPU: service: two volumes by name, one loses its targets, the other goes on",
         several::by_name,
     ),
@@ -203,6 +207,10 @@ const TESTS: &[(&str, Test)] = &[
         engine::secrets,
     ),
     ("fio: its engine names one of two volumes", engine::named),
+    (
+        "fio: its engine names itself, and has the rights of this name at each volume",
+        engine::identities,
+    ),
     (
         "fio: its engine loses the service, and the data is old or new",
         engine::killed,
