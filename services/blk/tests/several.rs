@@ -367,8 +367,16 @@ fn what_cannot_be_is_refused_in_one_line() {
             "the name of a volume has",
         ),
         (
-            &["--volume=a", "--volume=b", "--service=h:1"],
-            "one volume of a service",
+            &["--volume=a", "--volume=b=x,y", "--service=h:1"],
+            "volume b of a service: it has its targets and their options there",
+        ),
+        (
+            &["--volume={ name = 'a', capacity = '1G' }", "--service=h:1"],
+            "volume a of a service: it has its targets and their options there",
+        ),
+        (
+            &["--volume=a", "--volume=a", "--service=h:1"],
+            "volume a is named twice",
         ),
         (&many, "17 volumes: a process has at most 16"),
     ] {

@@ -41,7 +41,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             merge_beside(&volume)?;
             Volumes::one(Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
-        named => Volumes::open(named)?,
+        named => Volumes::open(named, None)?,
     });
     let waits = named.iter().map(|one| one.open.longest_wait());
     let wait = waits.max().unwrap_or(args.open.longest_wait());

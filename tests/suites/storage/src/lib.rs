@@ -145,7 +145,7 @@ const THROUGH_DPU: &[(&str, Test)] = &[
         initiators::rights,
     ),
     (
-        "DPU: service: two volumes by name, one loses its targets, the other goes on",
+        "DPU: service: two volumes by name in one export, one loses its targets, the other goes on",
         several::by_name,
     ),
     (
