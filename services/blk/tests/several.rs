@@ -272,6 +272,50 @@ fn a_volume_that_is_taken_over_stops_no_other() {
     }
 }
 
+/// A new target of one of several volumes is made like those of the process, which does not name them, and takes its place.
+#[test]
+fn a_target_is_created_like_one_of_several_volumes() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let a = volume(dir.path(), "a");
+    fs::create_dir(dir.path().join("b")).unwrap();
+    let b = create(&dir.path().join("b"), 96 << 10, 512);
+    let (socket, status) = (dir.path().join("nbd"), dir.path().join("status"));
+    let mut command = program();
+    command.args(["export", &option("a", &names(&a)), &option("b", &names(&b))]);
+    command.arg("--socket").arg(&socket);
+    let _export = Running::start(command.arg("--status-socket").arg(&status));
+    Nbd::connect_to(&socket, "b")
+        .write_through(0, &sector(0, 7))
+        .unwrap();
+    let (new, status) = (dir.path().join("new"), status.to_str().unwrap());
+    let new = new.to_str().unwrap();
+    for (words, expect) in [
+        (vec![status], "give --volume NAME: the process has a, b"),
+        (vec![status, "--volume", "c"], "the process has a, b"),
+        (
+            vec![b[0].to_str().unwrap(), "--volume", "b"],
+            "no status socket: --volume is for a process with several volumes",
+        ),
+    ] {
+        let words = [&["create", new, "--role", "data_2", "--like"], &words[..]].concat();
+        let error = bad(&words);
+        assert!(error.contains(expect), "{words:?}: {error}");
+    }
+    let words = ["create", new, "--role", "data_2", "--like", status];
+    good(&[&words[..], &["--volume", "b"]].concat());
+    let ctl = ["ctl", "--socket", status, "--volume", "b"];
+    good(&[&ctl[..], &["replace", new, "--wait"]].concat());
+    let shown = good(&[&ctl[..], &["show"]].concat());
+    assert!(
+        shown.contains(new) && shown.contains("\"block_size\": 512"),
+        "{shown}"
+    );
+    assert!(!shown.contains(b[1].to_str().unwrap()), "{shown}");
+    let read = Nbd::connect_to(&socket, "b").read(0, 512);
+    assert_eq!(read.unwrap(), sector(0, 7));
+}
+
 /// libnbd's and QEMU's programs see all volumes and their snapshots by name.
 #[test]
 fn stock_programs_choose_by_name() {
