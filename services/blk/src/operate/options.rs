@@ -445,8 +445,9 @@ pub struct ServiceArgs {
     /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub initiator_secret_file: Option<PathBuf>,
-    /// File with initiators that have a name, a secret of their own, and maybe `read-only = true`. SIGHUP reads it again; the
-    /// connections of a name that is gone end.
+    /// File with initiators that have a name, a secret of their own, and maybe `read-only = true`, or the volumes that they may
+    /// use, as `volumes = { a = "write", b = "read" }`. SIGHUP reads it again; the connections of a name that is gone end, and
+    /// those of a volume that the name may not use any more.
     #[arg(long, value_name = "FILE.toml")]
     pub initiators: Option<PathBuf>,
     /// How the service works.

@@ -338,7 +338,11 @@ impl Volumes {
             let volume = only.owned()?;
             return Some(Box::new(move || volume.wait_superseded()));
         }
-        if matches!(self.all[0].source, Source::Service(_)) {
+        if self
+            .all
+            .iter()
+            .any(|slot| matches!(slot.source, Source::Service(_)))
+        {
             return None;
         }
         let all = self.all.clone();

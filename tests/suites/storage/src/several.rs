@@ -82,9 +82,9 @@ pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
         "{}",
         exports.said()
     );
-    let list = place.stock("nbdinfo", &["--list", &uri("")])?;
     for name in ["a", "b"] {
-        ensure!(list.contains(&format!("export=\"{name}\":")), "{list}");
+        let size = place.stock("nbdinfo", &["--size", &uri(name)])?;
+        ensure!(size.trim() == (MIB << 20).to_string(), "{name}: {size}");
     }
     let refused = place.stock("qemu-img", &["info", &uri("c")]);
     let fault = format!("{:#}", refused.err().context("it is refused")?);
