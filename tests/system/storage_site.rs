@@ -113,10 +113,8 @@ fn c_names(world: &World) -> Result<()> {
     let secret = path("db1.secret");
     write_secret(&secret, "the secret of one initiator")?;
     let initiators = path("initiators.toml");
-    let text = format!(
-        "[db1]\nsecret-file = 'db1.secret'\nvolumes = {{ a = 'write', b = 'read' }}\n\
-         [db2]\nsecret-file = 'db1.secret'\nvolumes = {{ b = 'write' }}\n"
-    );
+    let text = "[db1]\nsecret-file = 'db1.secret'\nvolumes = { a = 'write', b = 'read' }\n\
+                [db2]\nsecret-file = 'db1.secret'\nvolumes = { b = 'write' }\n";
     fs::write(&initiators, text)?;
     let volumes = [
         format!("--volume=a={}", place.names().join(",")),

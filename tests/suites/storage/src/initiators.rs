@@ -52,6 +52,19 @@ impl Site<'_> {
             .stock("/usr/bin/python3", &["-m", "nbd", "-c", &start])
     }
 
+    /// The same of one of several volumes, at a socket with both names. The initiator's secret has its name.
+    fn export_volume(&self, name: &str, volume: &str) -> Result<Running> {
+        let socket = format!("{name}-{volume}");
+        self.export_of(name, name, (&socket, &["--volume", volume]))
+    }
+
+    /// How a read, a write, a trim and a flush end at a socket.
+    fn tries(&self, socket: &str) -> Result<String> {
+        let tries = "print(tried(h.pread, 512, 0), tried(h.pwrite, b'x' * 512, 0), tried(h.trim, 4096, 0), \
+                     tried(h.flush))";
+        Ok(self.nbdsh(socket, tries)?.trim().to_owned())
+    }
+
     /// State of an initiator.
     fn state(&self, name: &str) -> Result<Value> {
         let told = self
@@ -262,14 +275,10 @@ pub(super) fn rights(place: &Place<'_>) -> Result<()> {
             format!("there is no volume '{name}' for initiator logs: name one of b (--volume)");
         ensure!(fault.contains(&expect), "{fault}");
     }
-    let export = |name: &str, volume: &str| {
-        let socket = format!("{name}-{volume}");
-        site.export_of(name, name, (&socket, &["--volume", volume]))
-    };
     let exports = (
-        export("db1", "a")?,
-        export("db1", "b")?,
-        export("logs", "b")?,
+        site.export_volume("db1", "a")?,
+        site.export_volume("db1", "b")?,
+        site.export_volume("logs", "b")?,
     );
     place.image("image", 16)?;
     let uri = |socket: &str| format!("nbd+unix:///?socket={socket}");
@@ -286,8 +295,7 @@ pub(super) fn rights(place: &Place<'_>) -> Result<()> {
     }
     place.stock("nbdcopy", &[&uri("db1-b"), "out"])?;
     place.same("image", "out")?;
-    let tries = "print(tried(h.pread, 512, 0), tried(h.pwrite, b'x' * 512, 0), tried(h.trim, 4096, 0), tried(h.flush))";
-    let said = |socket: &str| site.nbdsh(socket, tries).map(|said| said.trim().to_owned());
+    let said = |socket: &str| site.tries(socket);
     ensure!(said("db1-a")? == "done done done done");
     ensure!(said("db1-b")? == "done EPERM EPERM done");
     ensure!(said("logs-b")? == "done done done done");
@@ -297,42 +305,8 @@ pub(super) fn rights(place: &Place<'_>) -> Result<()> {
         "{volumes}"
     );
 
-    // It may only read the first one from here on: its export, which does not know that, hears it from the service.
-    let change = |rights: &str, told: &dyn Fn() -> bool| -> Result<()> {
-        file(rights)?;
-        hang_up(&service)?;
-        let changed = process::wait_until(LIMIT, told);
-        ensure!(changed, "{rights}: {}", service.said());
-        Ok(())
-    };
-    let right = |volume: &str, right: &str| {
-        site.state("db1")
-            .is_ok_and(|one| one["volumes"][volume] == right)
-    };
-    change("{ a = 'read', b = 'write' }", &|| right("a", "read"))?;
-    ensure!(said("db1-a")? == "done EPERM EPERM done");
-    // Clients hear of new rights at the export's next connection.
     drop(exports.1);
-    let writer = export("db1", "b")?;
-    ensure!(said("db1-b")? == "done done done done");
-
-    // A name that is none changes nothing. One volume is taken away, and what it has open there ends.
-    change("{ z = 'read' }", &|| {
-        service.said().contains("stays as it was")
-    })?;
-    ensure!(said("db1-a")? == "done EPERM EPERM done");
-    change("{ b = 'write' }", &|| {
-        let told = "initiator db1 may not use volume a any more";
-        service.said().contains(told)
-    })?;
-    ensure!(said("db1-a")? == "EIO EIO EIO EIO" || said("db1-a")? == "EIO EPERM EPERM EIO");
-    ensure!(said("db1-b")? == "done done done done");
-    ensure!(said("logs-b")? == "done done done done");
-    let one = site.state("db1")?;
-    ensure!(
-        one["connections"] == 1 && one["volumes"]["a"].is_null(),
-        "{one}"
-    );
+    let writer = rights_change(&site, &service, &|rights: &str| Ok(file(rights)?))?;
     drop((exports.0, exports.2, writer, service));
     for name in ["a", "b"] {
         let files = targets(name);
@@ -345,4 +319,50 @@ pub(super) fn rights(place: &Place<'_>) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The rights of an initiator at both volumes change while it is connected. Returns its export that may write the second one.
+fn rights_change(
+    site: &Site<'_>,
+    service: &Running,
+    file: &dyn Fn(&str) -> Result<()>,
+) -> Result<Running> {
+    let said = |socket: &str| site.tries(socket);
+    // It may only read the first one from here on: its export, which does not know that, hears it from the service.
+    let change = |rights: &str, told: &dyn Fn() -> bool| -> Result<()> {
+        file(rights)?;
+        hang_up(service)?;
+        let changed = process::wait_until(LIMIT, told);
+        ensure!(changed, "{rights}: {}", service.said());
+        Ok(())
+    };
+    let right = |volume: &str, right: &str| {
+        site.state("db1")
+            .is_ok_and(|one| one["volumes"][volume] == right)
+    };
+    change("{ a = 'read', b = 'write' }", &|| right("a", "read"))?;
+    ensure!(said("db1-a")? == "done EPERM EPERM done");
+    // Clients hear of new rights at the export's next connection.
+    let writer = site.export_volume("db1", "b")?;
+    ensure!(said("db1-b")? == "done done done done");
+
+    // A name that is none changes nothing. One volume is taken away, and what it has open there ends.
+    change("{ z = 'read' }", &|| {
+        service.said().contains("stays as it was")
+    })?;
+    ensure!(said("db1-a")? == "done EPERM EPERM done");
+    change("{ b = 'write' }", &|| {
+        let told = "initiator db1 may not use volume a any more";
+        service.said().contains(told)
+    })?;
+    let lost = site.nbdsh("db1-a", "print(tried(h.pread, 512, 0))")?;
+    ensure!(lost.trim() == "EIO", "{lost}");
+    ensure!(said("db1-b")? == "done done done done");
+    ensure!(said("logs-b")? == "done done done done");
+    let one = site.state("db1")?;
+    ensure!(
+        one["connections"] == 1 && one["volumes"]["a"].is_null(),
+        "{one}"
+    );
+    Ok(writer)
 }

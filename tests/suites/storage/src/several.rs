@@ -45,38 +45,9 @@ fn status(place: &Place<'_>, socket: &str) -> Result<Value> {
     Ok(serde_json::from_str(&told)?)
 }
 
-pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
-    let mut targets = Vec::new();
-    for file in create(place, "a")? {
-        targets.push((place.new_target(&file)?, file));
-    }
-    let of_a: Vec<String> = targets.iter().map(|((_, to), _)| to.clone()).collect();
-    let of_b = create(place, "b")?;
-    let device = place.world.cluster(1)?;
-    let address = format!("127.0.0.1:{}", port::free()?);
-    // Two workers: the one of the other volume is kept, whatever waits.
-    let words = [
-        format!("--volume=a={}", of_a.join(",")),
-        format!("--volume=b={}", of_b.join(",")),
-        "--workers=2".to_owned(),
-        "--outage-limit=5m".to_owned(),
-        "--target-timeout=2s".to_owned(),
-        "--status-socket=status".to_owned(),
-    ];
-    let service = place.start_service(&device, &words, &address)?;
-    for (name, expect) in [
-        (
-            &["c"][..],
-            "there is no volume 'c': name one of a, b (--volume)",
-        ),
-        (&[], "there is no volume '': name one of a, b (--volume)"),
-    ] {
-        let refused = export(place, &device, &address, name).map(drop);
-        let fault = format!("{:#}", refused.err().context("it is refused")?);
-        ensure!(fault.contains(expect), "{fault}");
-    }
-    // One of them the service does not have: that stops no other.
-    let exports = export(place, &device, &address, &["a", "b", "c"])?;
+/// One export of both volumes, and of one that the service does not have: that stops no other.
+fn together(place: &Place<'_>, device: &Cluster, address: &str) -> Result<Running> {
+    let exports = export(place, device, address, &["a", "b", "c"])?;
     ensure!(
         exports.said().contains("exports volumes a, b, c on nbd"),
         "{}",
@@ -112,6 +83,40 @@ pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
     let refused = place.ours(&words);
     let fault = format!("{:#}", refused.err().context("it is refused")?);
     ensure!(fault.contains("the volume is that of a service"), "{fault}");
+    Ok(exports)
+}
+
+pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
+    let mut targets = Vec::new();
+    for file in create(place, "a")? {
+        targets.push((place.new_target(&file)?, file));
+    }
+    let of_a: Vec<String> = targets.iter().map(|((_, to), _)| to.clone()).collect();
+    let of_b = create(place, "b")?;
+    let device = place.world.cluster(1)?;
+    let address = format!("127.0.0.1:{}", port::free()?);
+    // Two workers: the one of the other volume is kept, whatever waits.
+    let words = [
+        format!("--volume=a={}", of_a.join(",")),
+        format!("--volume=b={}", of_b.join(",")),
+        "--workers=2".to_owned(),
+        "--outage-limit=5m".to_owned(),
+        "--target-timeout=2s".to_owned(),
+        "--status-socket=status".to_owned(),
+    ];
+    let service = place.start_service(&device, &words, &address)?;
+    for (name, expect) in [
+        (
+            &["c"][..],
+            "there is no volume 'c': name one of a, b (--volume)",
+        ),
+        (&[], "there is no volume '': name one of a, b (--volume)"),
+    ] {
+        let refused = export(place, &device, &address, name).map(drop);
+        let fault = format!("{:#}", refused.err().context("it is refused")?);
+        ensure!(fault.contains(expect), "{fault}");
+    }
+    let exports = together(place, &device, &address)?;
     place.image("image", MIB)?;
     place.stock("nbdcopy", &["--flush", "image", &uri("a")])?;
     fio(
