@@ -91,8 +91,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             must refuse
   storage-vhost
             a Linux guest of Debian's QEMU, without KVM, on the vhost-user-blk device of an export, which is killed meanwhile;
-            an export in the guest whose targets are on dm-flakey disks that lose their power. XGVMI_XFSTESTS=DIR names
-            built fsx and fsstress, which then exercise an ext4 on the device
+            an export in the guest whose targets are on dm-flakey and dm-log-writes disks that lose their power.
+            XGVMI_XFSTESTS=DIR names built fsx and fsstress, which then exercise an ext4 on the device
   storage-loops
             1,000 times each: an export that is killed while it completes a target, targets that leave with writes under way,
             targets that are replaced; one target skips, delays and repeats calls. An export of 16 TiB. The part 'rounds N'

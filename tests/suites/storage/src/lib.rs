@@ -29,6 +29,7 @@ mod large;
 mod loops;
 mod peers;
 mod place;
+mod replay;
 mod several;
 mod snapshots;
 mod soak;
@@ -39,8 +40,9 @@ pub use crash::lose_power;
 pub use kernel::{Kernel, run_kernel};
 pub use loops::run_loops;
 pub use peers::bench;
+pub use replay::record;
 pub use tls::run_tls;
-pub use vhost::{EXERCISE_TEST, VHOST_TESTS, run_vhost};
+pub use vhost::{EXERCISE_TEST, LOG_TEST, VHOST_TESTS, has_log, run_vhost};
 
 use anyhow::{Context, Result, bail, ensure};
 use place::{Place, Server, Way, without};
