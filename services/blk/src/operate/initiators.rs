@@ -3,11 +3,11 @@
 //! ```toml
 //! [db1]
 //! secret-file = "db1.secret"    # beside this file
+//! volumes = { a = "write", b = "read" }    # without: all
 //! [backup]
 //! secret-file = "backup.secret"
 //! read-only = true
 //! connections = 2
-//! volumes = { a = "write", b = "read" }    # without: all
 //! ```
 
 use super::common::{check_name, named_secret};
