@@ -4,13 +4,15 @@
 //! leaves many out. After one, a target has nothing of its own if it has trusted one with a newer record that has nothing of its
 //! own either, or if such a one trusts it.
 
-use super::open::FORGOTTEN_MIN;
 use super::state::Volume;
 use super::trustees::is_used;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Layout, PerTarget, Role};
 use crate::store::{Identity, Members, Standing, Target, Trusted};
 use std::sync::Arc;
+
+/// Fewest epochs that an opening leaves out for those of absent targets that count as gone.
+pub(super) const FORGOTTEN_MIN: u64 = 1 << 14;
 
 /// True if targets of this layout may have been used apart until this epoch.
 pub(super) fn may_be(layout: Layout, epoch: u64) -> bool {

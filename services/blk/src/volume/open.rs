@@ -1,6 +1,6 @@
 //! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
-use super::apart;
+use super::apart::{self, FORGOTTEN_MIN};
 use super::decide::{Rule, Unclean};
 use super::evidence::{changed, examine, pages};
 use super::io::Targets;
@@ -20,9 +20,6 @@ use crate::say::say;
 use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target, Trusted};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Fewest epochs that an opening leaves out for those of absent targets that count as gone.
-pub(super) const FORGOTTEN_MIN: u64 = 1 << 14;
 
 /// How many different numbers of them there are.
 const FORGOTTEN: u64 = 1 << 16;
