@@ -1,5 +1,6 @@
 /* Uses the volume of a service as a program of a user does: blk_service ADDRESS SECRET_FILE [hold]. Every byte is compared.
- * With `hold` it connects, and writes and reads once for each line of its standard input. */
+ * With `hold` it connects, and writes and reads once for each line of its standard input. blk_service ADDRESS SECRET_FILE
+ * rights: a service of the volumes a and b, where the initiator db1 of this secret may write a and read b. */
 
 #include <errno.h>
 #include <pthread.h>
@@ -203,6 +204,52 @@ static void hold(const char *service)
     CHECK(xgvmi_blk_close(volume) == 0);
 }
 
+/* Connects with the name of an initiator and that of a volume. Returns what the library does. */
+static int named(const char *service, const char *secret, const char *identity, const char *name)
+{
+    struct xgvmi_blk_connect_options options;
+
+    memset(&options, 0, sizeof(options));
+    options.size = sizeof(options);
+    options.secret_file = secret;
+    options.identity = identity;
+    options.volume = name;
+    return xgvmi_blk_connect(service, &options, &volume);
+}
+
+static void rights(const char *service, const char *secret)
+{
+    unsigned char bytes[SECTOR], read[SECTOR];
+
+    CHECK(named(service, NULL, "db1", "a") == -EINVAL && volume == NULL);
+    CHECK(strstr(xgvmi_blk_error(), "options.secret_file") != NULL);
+    CHECK(named(service, secret, "no name", "a") == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "'no name'") != NULL);
+    CHECK(named(service, secret, "db2", "a") == -EIO && volume == NULL);
+    CHECK(named(service, secret, NULL, "a") == -EIO);
+    CHECK(strstr(xgvmi_blk_error(), "secret") != NULL);
+    CHECK(named(service, secret, "db1", NULL) == -EIO);
+    CHECK(strstr(xgvmi_blk_error(), "name one of a, b") != NULL);
+    CHECK(named(service, secret, "db1", "c") == -EIO);
+    CHECK(strstr(xgvmi_blk_error(), "'c'") != NULL && strstr(xgvmi_blk_error(), "a, b") != NULL);
+    for (unsigned i = 0; i < 2; ++i) {
+        const char *name = i == 0 ? "a" : "b";
+
+        CHECK(named(service, secret, "db1", name) == 0);
+        CHECK(xgvmi_blk_size(volume) == (i == 0 ? 32u << 20 : 8u << 20));
+        memset(bytes, 0x11, sizeof(bytes));
+        CHECK(xgvmi_blk_write(volume, 0, bytes, SECTOR) == (i == 0 ? 0 : -EPERM));
+        CHECK(i == 0 || strstr(xgvmi_blk_error(), "db1 may only read") != NULL);
+        CHECK(xgvmi_blk_trim(volume, 0, 4096) == (i == 0 ? 0 : -EPERM));
+        CHECK(xgvmi_blk_write_zeroes(volume, 0, 4096) == (i == 0 ? 0 : -EPERM));
+        memset(bytes, 0, sizeof(bytes));
+        CHECK(xgvmi_blk_read(volume, 0, read, SECTOR) == 0 && memcmp(read, bytes, SECTOR) == 0);
+        CHECK(xgvmi_blk_flush(volume) == 0);
+        CHECK(xgvmi_blk_close(volume) == 0);
+    }
+    printf("all as expected\n");
+}
+
 int main(int argc, char **argv)
 {
     struct xgvmi_blk_connect_options options;
@@ -210,6 +257,10 @@ int main(int argc, char **argv)
     size_t verified = 0;
 
     CHECK(argc == 3 || argc == 4);
+    if (argc == 4 && strcmp(argv[3], "rights") == 0) {
+        rights(argv[1], argv[2]);
+        return 0;
+    }
     memset(&options, 0, sizeof(options));
     options.size = sizeof(options);
     options.secret_file = argv[2];

@@ -42,14 +42,16 @@ exercise)
     umount /mnt || echo "guest: error of the end"
     ;;
 crash)
-    # Power losses of disks in this guest. The device mapper's library makes the nodes itself.
-    for module in loop dm-mod dm-flakey; do $b insmod /$module.ko; done
+    # Power losses of disks in this guest, or a log of what is written. The device mapper's library makes the nodes itself.
+    for module in loop dm-mod dm-flakey dm-log-writes; do
+        if [ -e /$module.ko ]; then $b insmod /$module.ko; fi
+    done
     $b --install -s /bin
     export PATH=/bin LD_LIBRARY_PATH=/lib DM_DISABLE_UDEV=1
     mkdir -p /tmp /run
     mount -t tmpfs none /tmp
     ip link set lo up
-    storage-crash /bin/xgvmi-blk /tmp $rounds 1 2>&1
+    storage-crash /bin/xgvmi-blk /tmp $rounds 1 $logged 2>&1
     ;;
 esac
 echo "guest: done"

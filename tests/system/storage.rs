@@ -131,7 +131,7 @@ impl<'a> Place<'a> {
         command.arg("service").args(targets).args(options);
         command.args(["--listen", &self.address()]);
         let mut service = Process::spawn(&mut command)?;
-        service.hear(" serves volume ")?;
+        service.hear(" serves volume")?;
         Ok(service)
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("storage_c_library", c_library),
+        Case::new("storage_c_library_names_itself_and_its_volume", c_names),
         Case::new("storage_service_reads_its_secret_again", reload),
         Case::new("storage_service_drains", drains),
         Case::new("storage_service_refuses_wrong_options", wrong_options),
@@ -98,6 +99,33 @@ fn c_library(world: &World) -> Result<()> {
         report["bad_halves"] == 0 && report["lost_blocks"] == 0,
         "{report}"
     );
+    Ok(())
+}
+
+/// A C program gives its name and that of a volume, and has the rights of this name there.
+fn c_names(world: &World) -> Result<()> {
+    let place = Place::new(world, 32 * MIB, 4096)?;
+    let path = |name: &str| place.testbed.path().join(name);
+    let second = ["b1", "b2", "b3"].map(|name| words(&path(name)));
+    let mut create = Command::new(world.built("xgvmi-blk"));
+    create.arg("create").args(&second).args(["--size", "8M"]);
+    process::stdout(&mut create, LIMIT)?;
+    let secret = path("db1.secret");
+    write_secret(&secret, "the secret of one initiator")?;
+    let initiators = path("initiators.toml");
+    let text = "[db1]\nsecret-file = 'db1.secret'\nvolumes = { a = 'write', b = 'read' }\n\
+                [db2]\nsecret-file = 'db1.secret'\nvolumes = { b = 'write' }\n";
+    fs::write(&initiators, text)?;
+    let volumes = [
+        format!("--volume=a={}", place.names().join(",")),
+        format!("--volume=b={}", second.join(",")),
+    ];
+    let options = ["--initiators", &words(&initiators)];
+    let _service = place.service(&volumes, &options)?;
+    let mut command = place.testbed.command("node0.host", program(world)?);
+    command.arg(place.address()).arg(&secret).arg("rights");
+    let said = process::stdout(&mut command, LIMIT)?;
+    ensure!(said.trim() == "all as expected", "{said}");
     Ok(())
 }
 

@@ -205,6 +205,21 @@ fn a_volume_that_cannot_be_opened_is_tried_again() {
     assert!(!socket.exists() && !machine.exists());
 }
 
+/// Threads that keep a volume complete.
+const KEEPERS: [&str; 3] = ["keeper", "completer", "return"];
+
+/// How many of them a process has.
+fn threads(process: &Running) -> [(&'static str, usize); 3] {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.child.id())).unwrap();
+    // One may have ended meanwhile.
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+    let names: Vec<String> = tasks.flatten().filter_map(name).collect();
+    KEEPERS.map(|keeper| {
+        let of_keeper = names.iter().filter(|name| name.trim_end() == keeper);
+        (keeper, of_keeper.count())
+    })
+}
+
 /// Another process takes the targets of a volume over. It keeps them, and the other volume goes on.
 #[test]
 fn a_volume_that_is_taken_over_stops_no_other() {
@@ -229,6 +244,7 @@ fn a_volume_that_is_taken_over_stops_no_other() {
     let mut of_b = Nbd::connect_to(&socket, "b");
     let mut old = Nbd::connect_to(&socket, "a");
     old.write_through(0, &sector(0, 1)).unwrap();
+    assert_eq!(threads(&export)[..2], [("keeper", 2), ("completer", 2)]);
     let second = Running::export(&of_a, &other, &["--take-over"]);
     let mut new = Nbd::connect(&other);
     new.write_through(0, &sector(0, 2)).unwrap();
@@ -239,23 +255,9 @@ fn a_volume_that_is_taken_over_stops_no_other() {
     });
     let shown = good(&["status", "--socket", status.to_str().unwrap()]);
     assert!(shown.contains("volume a is lost: "), "{shown}");
-    // The first process looks for absent targets each second. It takes none of them back.
-    let uptime = || {
-        let prom = prom();
-        let line = prom
-            .lines()
-            .find(|line| line.starts_with("xgvmi_blk_uptime_seconds "));
-        line.unwrap()
-            .split(' ')
-            .next_back()
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-    };
-    let end = uptime() + 3;
-    wait_until("the process has looked for targets", || {
-        new.write_through(0, &sector(0, 2)).unwrap();
-        uptime() >= end
+    // What keeps it complete has ended, so the first process takes no target back: the threads of the other volume are left.
+    wait_until("the keeper of the lost volume has ended", || {
+        threads(&export) == [("keeper", 1), ("completer", 1), ("return", 0)]
     });
     for number in 0..8 {
         of_b.write_through(0, &sector(0, number)).unwrap();
@@ -268,6 +270,50 @@ fn a_volume_that_is_taken_over_stops_no_other() {
         process.signal(libc::SIGTERM);
         assert!(process.ended().success());
     }
+}
+
+/// A new target of one of several volumes is made like those of the process, which does not name them, and takes its place.
+#[test]
+fn a_target_is_created_like_one_of_several_volumes() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let a = volume(dir.path(), "a");
+    fs::create_dir(dir.path().join("b")).unwrap();
+    let b = create(&dir.path().join("b"), 96 << 10, 512);
+    let (socket, status) = (dir.path().join("nbd"), dir.path().join("status"));
+    let mut command = program();
+    command.args(["export", &option("a", &names(&a)), &option("b", &names(&b))]);
+    command.arg("--socket").arg(&socket);
+    let _export = Running::start(command.arg("--status-socket").arg(&status));
+    Nbd::connect_to(&socket, "b")
+        .write_through(0, &sector(0, 7))
+        .unwrap();
+    let (new, status) = (dir.path().join("new"), status.to_str().unwrap());
+    let new = new.to_str().unwrap();
+    for (words, expect) in [
+        (vec![status], "give --volume NAME: the process has a, b"),
+        (vec![status, "--volume", "c"], "the process has a, b"),
+        (
+            vec![b[0].to_str().unwrap(), "--volume", "b"],
+            "no status socket: --volume is for a process with several volumes",
+        ),
+    ] {
+        let words = [&["create", new, "--role", "data_2", "--like"], &words[..]].concat();
+        let error = bad(&words);
+        assert!(error.contains(expect), "{words:?}: {error}");
+    }
+    let words = ["create", new, "--role", "data_2", "--like", status];
+    good(&[&words[..], &["--volume", "b"]].concat());
+    let ctl = ["ctl", "--socket", status, "--volume", "b"];
+    good(&[&ctl[..], &["replace", new, "--wait"]].concat());
+    let shown = good(&[&ctl[..], &["show"]].concat());
+    assert!(
+        shown.contains(new) && shown.contains("\"block_size\": 512"),
+        "{shown}"
+    );
+    assert!(!shown.contains(b[1].to_str().unwrap()), "{shown}");
+    let read = Nbd::connect_to(&socket, "b").read(0, 512);
+    assert_eq!(read.unwrap(), sector(0, 7));
 }
 
 /// libnbd's and QEMU's programs see all volumes and their snapshots by name.
@@ -365,8 +411,16 @@ fn what_cannot_be_is_refused_in_one_line() {
             "the name of a volume has",
         ),
         (
-            &["--volume=a", "--volume=b", "--service=h:1"],
-            "one volume of a service",
+            &["--volume=a", "--volume=b=x,y", "--service=h:1"],
+            "volume b of a service: it has its targets and their options there",
+        ),
+        (
+            &["--volume={ name = 'a', capacity = '1G' }", "--service=h:1"],
+            "volume a of a service: it has its targets and their options there",
+        ),
+        (
+            &["--volume=a", "--volume=a", "--service=h:1"],
+            "volume a is named twice",
         ),
         (&many, "17 volumes: a process has at most 16"),
     ] {

@@ -45,7 +45,7 @@ pub(super) fn run_vhost(world: &World) -> Result<Vec<Case>> {
         };
         let names = storage_suite::VHOST_TESTS.into_iter();
         return Ok(names
-            .chain([storage_suite::EXERCISE_TEST])
+            .chain([storage_suite::EXERCISE_TEST, storage_suite::LOG_TEST])
             .map(skipped)
             .collect());
     };
@@ -54,15 +54,24 @@ pub(super) fn run_vhost(world: &World) -> Result<Vec<Case>> {
     let results = storage_suite::run_vhost(&parts(world, &tools), &root, exercisers.as_deref())?;
     let cases = results.into_iter();
     let mut cases: Vec<Case> = cases.map(|(name, result)| Case::of(name, result)).collect();
-    let name = storage_suite::EXERCISE_TEST;
-    let wants =
-        world.parts.is_empty() || world.parts.iter().any(|part| name.contains(part.as_str()));
-    if exercisers.is_none() && wants {
-        let reason = format!("{EXERCISERS} names no directory with fsx and fsstress");
-        cases.push(Case {
-            name: name.to_owned(),
-            outcome: Outcome::Skipped(reason),
-        });
+    let exercises = format!("{EXERCISERS} names no directory with fsx and fsstress");
+    let logs = "the guest's kernel has no dm-log-writes".to_owned();
+    for (name, is_there, reason) in [
+        (
+            storage_suite::EXERCISE_TEST,
+            exercisers.is_some(),
+            exercises,
+        ),
+        (storage_suite::LOG_TEST, storage_suite::has_log(&root), logs),
+    ] {
+        let wants =
+            world.parts.is_empty() || world.parts.iter().any(|part| name.contains(part.as_str()));
+        if !is_there && wants {
+            cases.push(Case {
+                name: name.to_owned(),
+                outcome: Outcome::Skipped(reason),
+            });
+        }
     }
     Ok(cases)
 }

@@ -69,6 +69,9 @@ struct CreateArgs {
     /// Create one new target of the volume of this target, or of the export or service with this status socket.
     #[arg(long, value_name = "FILE", conflicts_with = "size", requires = "role")]
     like: Option<PathBuf>,
+    /// The volume, if the process of --like has several.
+    #[arg(long, value_name = "NAME", requires = "like")]
+    volume: Option<String>,
     /// Overwrite what block devices hold.
     #[arg(long)]
     force: bool,
@@ -180,7 +183,7 @@ fn create(args: &CreateArgs) -> Result<()> {
             if args.targets.len() != 1 {
                 bail!("--like creates one target: give one file");
             }
-            let (geometry, layout, volume, wrapping) = operate::like(like)?;
+            let (geometry, layout, volume, wrapping) = operate::like(like, args.volume.as_deref())?;
             let new = NewTarget {
                 geometry,
                 role: role(layout, name)?,

@@ -83,6 +83,14 @@ impl Volume {
         })
     }
 
+    /// Opens the adapter of this process, which all volumes share.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn check_adapter(spec: &Spec) -> Result<()> {
+        Host::get(spec.device.as_deref()).map(drop)
+    }
+
     /// Size of a service's volume. Connects and disconnects without use of the adapter, so a process may ask before it
     /// forks.
     ///

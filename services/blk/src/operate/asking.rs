@@ -31,14 +31,20 @@ pub fn show_status(args: &StatusArgs) -> Result<String> {
     Ok(args.form.format(&answer, &state))
 }
 
-/// Size, layout and identifier of the volume of a target file, or of a running process with this status socket; and the wrapped
-/// key, which a process gives its targets itself.
+/// Size, layout and identifier of the volume of a target file, or of a running process with this status socket, where it may have
+/// a `name`; and the wrapped key, which a process gives its targets itself.
 ///
 /// # Errors
-/// It is neither.
-pub fn like(path: &Path) -> Result<(Geometry, Layout, Id, Option<Wrapping>)> {
+/// It is neither, or the process has no such volume, or a service has it.
+pub fn like(path: &Path, name: Option<&str>) -> Result<(Geometry, Layout, Id, Option<Wrapping>)> {
     let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
     if !path.metadata().is_ok_and(is_socket) {
+        if name.is_some() {
+            bail!(
+                "{}: no status socket: --volume is for a process with several volumes",
+                path.display()
+            );
+        }
         let identity = Store::open_file(path, None)?.identity();
         let layout = identity.role.layout();
         return Ok((
@@ -49,16 +55,16 @@ pub fn like(path: &Path) -> Result<(Geometry, Layout, Id, Option<Wrapping>)> {
         ));
     }
     let (_, state) = ask_for::<Status>(path)?;
-    if !state.named().is_empty() {
-        bail!(
-            "{}: a process with several volumes: give a target of the one that is meant",
-            path.display()
-        );
-    }
-    let volume = state.volume(None);
+    let volume = state.volume(name);
     let volume = volume.with_context(|| path.display().to_string())?;
     let id = u128::from_str_radix(&volume.volume, 16).context("the volume's identifier")?;
     let geometry = Geometry::of_size(volume.block_size, volume.size)?;
+    if volume.targets.is_empty() {
+        bail!(
+            "{}: the volume is that of a service: give the socket of that",
+            path.display()
+        );
+    }
     let names = volume.targets.iter().map(|target| &target.role[..]);
     let layout = Layout::of_names(names).context("the roles of the volume's targets")?;
     Ok((geometry, layout, Id(id.to_be_bytes()), None))

@@ -34,12 +34,16 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     // Before any other thread: they inherit the blocked signals.
     let daemon = Daemon::new("xgvmi-blk-export", args.status_socket.as_deref())?;
     let volumes = Arc::new(match (&args.service, &named[..]) {
-        (Some(service), _) => Volumes::one(Arc::new(behind(args, service)?), None),
+        (Some(service), []) => {
+            let spec = spec(args, service)?;
+            Volumes::one(Arc::new(client::Volume::connect(&spec)?), None)
+        }
+        (Some(service), named) => Volumes::open(named, Some(&spec(args, service)?))?,
         (None, []) => {
             let (volume, opener) = here(args)?;
             Volumes::one(Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
-        (None, named) => Volumes::open(named)?,
+        (None, named) => Volumes::open(named, None)?,
     });
     let fronts = Fronts::open(args, address, &volumes, tls)?;
     let _commands = take_commands(&daemon, &volumes)?;
@@ -108,16 +112,16 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     Ok(drained?)
 }
 
-/// The volume of a service.
-fn behind(args: &ExportArgs, service: &str) -> Result<client::Volume> {
+/// How to reach the volumes of a service.
+fn spec(args: &ExportArgs, service: &str) -> Result<client::Spec> {
     let secret = args.open.secret_file.as_deref();
     let secret = secret.map(|path| initiator_secret(path, args.identity.as_deref()));
-    Ok(client::Volume::connect(&client::Spec {
+    Ok(client::Spec {
         secret: secret.transpose()?,
         device: args.device.clone(),
-        volume: args.volume_of_service()?,
+        volume: args.volume_of_service()?.unwrap_or_default(),
         ..client::Spec::new(service)
-    })?)
+    })
 }
 
 /// A volume of this process, which a thread keeps complete.

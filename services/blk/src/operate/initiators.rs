@@ -3,6 +3,7 @@
 //! ```toml
 //! [db1]
 //! secret-file = "db1.secret"    # beside this file
+//! volumes = { a = "write", b = "read" }    # without: all
 //! [backup]
 //! secret-file = "backup.secret"
 //! read-only = true
@@ -10,7 +11,7 @@
 //! ```
 
 use super::common::{check_name, named_secret};
-use crate::service::{CONNECTIONS_MAX, IDENTITIES_MAX, Initiator};
+use crate::service::{CONNECTIONS_MAX, IDENTITIES_MAX, Initiator, Right};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -28,13 +29,14 @@ struct Entry {
     #[serde(default)]
     read_only: bool,
     connections: Option<usize>,
+    volumes: Option<BTreeMap<String, Right>>,
 }
 
-/// Reads the file and the secrets that it names.
+/// Reads the file and the secrets that it names, for a service of volumes with these names.
 ///
 /// # Errors
-/// It cannot be read, has something else, or a secret is none.
-pub(super) fn read(path: &Path) -> Result<Vec<Initiator>> {
+/// It cannot be read, has something else, or a secret or a volume is none.
+pub(super) fn read(path: &Path, volumes: &[String]) -> Result<Vec<Initiator>> {
     let place = || path.display().to_string();
     let mut text = String::new();
     let file = File::open(path).with_context(place)?;
@@ -58,10 +60,22 @@ pub(super) fn read(path: &Path) -> Result<Vec<Initiator>> {
             "{}: {name}: connections are 1 to {CONNECTIONS_MAX}",
             place()
         );
+        for volume in entry.volumes.iter().flat_map(BTreeMap::keys) {
+            ensure!(
+                volumes.contains(volume),
+                "{}: {name}: the service has no volume '{volume}': {}",
+                place(),
+                match volumes {
+                    [] => "its volume has no name, give it one (--volume NAME=TARGETS)".to_owned(),
+                    _ => format!("name some of {}", volumes.join(", ")),
+                }
+            );
+        }
         Ok(Initiator {
             secret: named_secret(&dir.join(entry.secret_file), &name)?,
             name,
             read_only: entry.read_only,
+            volumes: entry.volumes,
             connections,
         })
     });
@@ -82,17 +96,20 @@ mod tests {
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
         let all = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            read(&path)
+            read(&path, &["x".to_owned(), "y".to_owned()])
         };
-        let found = all(
-            "[a]\nsecret-file='secret'\n[b-2]\nsecret-file='secret'\nread-only=true\nconnections=2",
-        );
+        let found = all("[a]\nsecret-file='secret'\nvolumes={x='read',y='write'}\n\
+             [b-2]\nsecret-file='secret'\nread-only=true\nconnections=2");
         let found = found.unwrap();
         let seen: Vec<_> = found
             .iter()
             .map(|one| (&*one.name, one.read_only, one.connections))
             .collect();
         assert_eq!(seen, [("a", false, CONNECTIONS_MAX), ("b-2", true, 2)]);
+        let rights = [("x", Right::Read), ("y", Right::Write)];
+        let rights = rights.map(|(name, right)| (name.to_owned(), right));
+        assert_eq!(found[0].volumes, Some(rights.into()));
+        assert_eq!(found[1].volumes, None);
         assert!(
             found[0].secret != found[1].secret,
             "a secret belongs to its name"
@@ -116,9 +133,17 @@ mod tests {
             (&many, "65 initiators; the most is 64"),
             (&"#".repeat(70_000), "longer than 65536 bytes"),
             ("=", "initiators.toml"),
+            (
+                "[a]\nsecret-file='secret'\nvolumes={z='read'}",
+                "a: the service has no volume 'z': name some of x, y",
+            ),
+            ("[a]\nsecret-file='secret'\nvolumes={x='append'}", "append"),
         ] {
             let error = format!("{:#}", all(text).unwrap_err());
             assert!(error.contains(expect), "{error}");
         }
+        std::fs::write(&path, "[a]\nsecret-file='secret'\nvolumes={x='read'}").unwrap();
+        let error = format!("{:#}", read(&path, &[]).unwrap_err());
+        assert!(error.contains("its volume has no name"), "{error}");
     }
 }

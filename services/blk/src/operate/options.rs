@@ -158,8 +158,12 @@ pub struct VolumeArgs {
     pub vhost_socket: Option<PathBuf>,
 }
 
-/// Volumes with names. `open` has the options that they share.
-fn volumes(tables: &[Table], open: &OpenArgs, read_only: Option<bool>) -> Result<Vec<VolumeArgs>> {
+/// Volumes with names. `open` has the options that they share. Those of a service have no targets here.
+fn volumes(
+    tables: &[Table],
+    (open, read_only): (&OpenArgs, Option<bool>),
+    is_behind: bool,
+) -> Result<Vec<VolumeArgs>> {
     let mut all: Vec<VolumeArgs> = Vec::new();
     if tables.len() > VOLUMES_MAX {
         bail!(
@@ -181,10 +185,19 @@ fn volumes(tables: &[Table], open: &OpenArgs, read_only: Option<bool>) -> Result
         one.open.without_absent = open.without_absent;
         let name = one.name.as_deref().unwrap_or_default();
         check_name("a volume", name)?;
-        check_targets(
-            &one.targets,
-            &format!("volume {name} its targets: --volume {name}=TARGET,TARGET,TARGET"),
-        )?;
+        if is_behind {
+            if !one.targets.is_empty() || one.open != *open {
+                bail!(
+                    "volume {name} of a service: it has its targets and their options there; here it has its name, and read-only \
+                     and vhost-socket in a [[volume]] of the file of --config"
+                );
+            }
+        } else {
+            check_targets(
+                &one.targets,
+                &format!("volume {name} its targets: --volume {name}=TARGET,TARGET,TARGET"),
+            )?;
+        }
         for other in &all {
             if other.name == one.name {
                 bail!("volume {name} is named twice");
@@ -245,7 +258,8 @@ pub struct ExportArgs {
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["targets", "memory"])]
     pub service: Option<String>,
     /// One of several volumes, which then need no TARGET: NAME=TARGET,TARGET,TARGET. In the file of --config: tables
-    /// `[[volume]]` with name, targets, and options of this volume alone. With --service: the NAME of its volume.
+    /// `[[volume]]` with name, targets, and options of this volume alone. With --service: the NAME of its volume; several are
+    /// exports with these names.
     #[arg(long = "volume", value_name = "NAME", conflicts_with_all = ["targets", "memory"])]
     pub volumes: Vec<Table>,
     /// Name by which the service knows this host, with the secret of that name.
@@ -355,6 +369,7 @@ impl ExportArgs {
         };
         if self.service.is_some() {
             self.volume_of_service()?;
+            self.named()?;
         } else if self.memory.is_none() && self.volumes.is_empty() {
             check_targets(
                 &self.targets,
@@ -369,7 +384,8 @@ impl ExportArgs {
     /// # Errors
     /// One of them cannot be.
     pub fn named(&self) -> Result<Vec<VolumeArgs>> {
-        if self.service.is_some() || self.volumes.is_empty() {
+        let is_behind = self.service.is_some();
+        if self.volumes.is_empty() || (is_behind && self.volume_of_service()?.is_some()) {
             return Ok(Vec::new());
         }
         if self.name.is_some() || self.vhost_socket.is_some() {
@@ -377,7 +393,7 @@ impl ExportArgs {
                 "--name and --vhost-socket are of one volume: a [[volume]] in the file of --config has its own"
             );
         }
-        volumes(&self.volumes, &self.open, self.read_only)
+        volumes(&self.volumes, (&self.open, self.read_only), is_behind)
     }
 
     fn has_machines(&self) -> Result<bool> {
@@ -385,19 +401,20 @@ impl ExportArgs {
         Ok(self.vhost_socket.is_some() || self.named()?.iter().any(has))
     }
 
-    /// Name of the service's volume, empty for the only one.
+    /// Name of the service's volume, empty for the only one. `None`: the export has volumes with names.
     ///
     /// # Errors
-    /// Another form than one name.
-    pub fn volume_of_service(&self) -> Result<String> {
+    /// It is no name.
+    pub fn volume_of_service(&self) -> Result<Option<String>> {
         let names: Vec<_> = self.volumes.iter().map(Table::text).collect();
-        let name = match names[..] {
-            [] => return Ok(String::new()),
-            [name] => name,
-            _ => bail!("--service and several --volume: an export has one volume of a service"),
-        };
-        check_name("a volume", name)?;
-        Ok(name.to_owned())
+        match names[..] {
+            [] => Ok(Some(String::new())),
+            [name] if !name.starts_with('{') => {
+                check_name("a volume", name)?;
+                Ok(Some(name.to_owned()))
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -428,8 +445,9 @@ pub struct ServiceArgs {
     /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub initiator_secret_file: Option<PathBuf>,
-    /// File with initiators that have a name, a secret of their own, and maybe `read-only = true`. SIGHUP reads it again; the
-    /// connections of a name that is gone end.
+    /// File with initiators that have a name, a secret of their own, and maybe `read-only = true`, or the volumes that they may
+    /// use, as `volumes = { a = "write", b = "read" }`. SIGHUP reads it again; the connections of a name that is gone end, and
+    /// those of a volume that the name may not use any more.
     #[arg(long, value_name = "FILE.toml")]
     pub initiators: Option<PathBuf>,
     /// How the service works.
@@ -474,7 +492,7 @@ impl ServiceArgs {
     /// # Errors
     /// One of them cannot be.
     pub fn named(&self) -> Result<Vec<VolumeArgs>> {
-        let all = volumes(&self.volumes, &self.open, None)?;
+        let all = volumes(&self.volumes, (&self.open, None), false)?;
         if all
             .iter()
             .any(|one| one.vhost_socket.is_some() || one.read_only.is_some())

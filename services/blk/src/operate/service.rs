@@ -25,7 +25,8 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     args.check()?;
     let named = args.named()?;
     let (listen, limit) = (args.listen, args.drain_limit);
-    let allowed = access(args)?;
+    let names: Vec<String> = named.iter().flat_map(|one| one.name.clone()).collect();
+    let allowed = access(args, &names)?;
     let listener =
         xgvmi_daemon::listen(listen).with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr().context("the address")?;
@@ -40,7 +41,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             merge_beside(&volume)?;
             Volumes::one(Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
-        named => Volumes::open(named)?,
+        named => Volumes::open(named, None)?,
     });
     let waits = named.iter().map(|one| one.open.longest_wait());
     let wait = waits.max().unwrap_or(args.open.longest_wait());
@@ -68,7 +69,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             volumes: several,
         })
     };
-    let reload = || access(args).map(|allowed| service.set_access(allowed));
+    let reload = || access(args, &names).map(|allowed| service.set_access(allowed));
     let serve = move || serving.serve(&listener);
     let ended = run(&daemon, serve, volumes.wait_taken(), status, reload)
         .with_context(|| listen.to_string())?;
@@ -90,14 +91,14 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     Ok(drained?)
 }
 
-/// Who may connect.
-fn access(args: &ServiceArgs) -> Result<Access> {
+/// Who may connect to volumes with these names.
+fn access(args: &ServiceArgs, volumes: &[String]) -> Result<Access> {
     let secrets = args.initiator_secret_file.iter();
     let secrets = secrets.map(|path| initiator_secret(path, None));
     let initiators = args
         .initiators
         .as_deref()
-        .map(initiators::read)
+        .map(|path| initiators::read(path, volumes))
         .transpose()?;
     // An empty list serves nobody, and no list everybody.
     if initiators.as_ref().is_some_and(Vec::is_empty) && args.initiator_secret_file.is_none() {

@@ -1,6 +1,6 @@
 //! The state of a running process: `xgvmi-blk status`.
 
-use crate::service::{InitiatorStatus, ServiceStatus};
+use crate::service::{InitiatorStatus, Right, ServiceStatus};
 use crate::volume::{TargetStatus, VolumeStatus};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -269,10 +269,16 @@ fn initiator_metrics(initiators: &[InitiatorStatus], m: &mut Metrics) {
 
 fn show_initiators(f: &mut fmt::Formatter<'_>, initiators: &[InitiatorStatus]) -> fmt::Result {
     for one in initiators {
-        let may = if one.read_only {
-            "reads"
-        } else {
-            "reads and writes"
+        let verb = |right| match right {
+            Right::Read => "reads",
+            Right::Write => "reads and writes",
+        };
+        let of_one = |(name, right): (&String, &Right)| format!("{} {name}", verb(*right));
+        let volumes: Vec<String> = one.volumes.iter().map(of_one).collect();
+        let may = match (&volumes[..], one.read_only) {
+            ([], true) => verb(Right::Read).to_owned(),
+            ([], false) => verb(Right::Write).to_owned(),
+            (volumes, _) => volumes.join(", "),
         };
         writeln!(
             f,
@@ -489,6 +495,7 @@ mod tests {
             initiators: vec![InitiatorStatus {
                 name: "db1".to_owned(),
                 read_only: true,
+                volumes: BTreeMap::new(),
                 connections: 1,
                 requests: 41,
                 failed: 42,
@@ -656,6 +663,18 @@ mod tests {
         let info = found.keys().find(|(name, _)| name == "xgvmi_blk_info");
         let version = ("version".to_owned(), "a \"quoted\" \\ version\n".to_owned());
         assert_eq!(info.unwrap().1[0], version);
+    }
+
+    #[test]
+    fn rights_of_an_initiator_are_shown_by_volume() {
+        let Status::Service(mut service) = service() else {
+            unreachable!("a service");
+        };
+        let rights = [("a", Right::Read), ("b", Right::Write)];
+        service.initiators[0].volumes = rights.map(|(name, right)| (name.to_owned(), right)).into();
+        let shown = Status::Service(service).to_string();
+        let expect = "initiator db1 reads a, reads and writes b: 1 connections, ";
+        assert!(shown.contains(expect), "{shown}");
     }
 
     fn target() -> Status {

@@ -6,12 +6,13 @@ use super::opener::Opener;
 use super::options::VolumeArgs;
 use super::snapshots::merge_beside;
 use super::status::NamedVolume;
+use crate::client;
 use crate::disk::{Disk, FindDisk};
 use crate::error::BlkError;
 use crate::say::say;
 use crate::service::FindVolume;
 use crate::volume::Volume;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
@@ -32,13 +33,23 @@ pub(super) struct Volumes {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) name: String,
-    /// None for the volume of a service.
-    opener: Option<Arc<Opener>>,
+    source: Source,
     pub(super) read_only: bool,
     pub(super) vhost_socket: Option<PathBuf>,
     state: Mutex<State>,
     changed: Condvar,
 }
+
+/// Where a volume is.
+#[derive(Debug)]
+enum Source {
+    /// On targets that this process opens. `None`: on a service to which it has connected before.
+    Targets(Option<Arc<Opener>>),
+    Service(Box<client::Spec>),
+}
+
+/// A volume that was opened: by this process, if the second one is there; and what its opener needs of it.
+type Opened<T> = (Arc<dyn Disk>, Option<Arc<Volume>>, T);
 
 /// A volume, as far as it is there.
 enum State {
@@ -96,29 +107,42 @@ impl Slot {
         }
     }
 
-    /// Opens the volume as soon as its targets are there, and keeps it complete until another process takes it.
-    fn serve(&self, opener: &Arc<Opener>) {
+    /// Opens the volume as soon as its targets are there, and keeps it complete until another process takes it. Or connects to it
+    /// as soon as its service gives it.
+    fn serve(&self) {
+        match &self.source {
+            Source::Targets(None) => {}
+            Source::Targets(Some(opener)) => {
+                let volume = self.open_patiently(|is_first| {
+                    let volume = opener.try_open(is_first).map(Arc::new);
+                    let volume = volume.map_err(|error| error.to_string())?;
+                    let kept = keep(opener, &volume).and_then(|()| merge_beside(&volume));
+                    kept.map_err(|error| format!("{error:#}"))?;
+                    let disk = Arc::clone(&volume) as Arc<dyn Disk>;
+                    Ok((disk, Some(Arc::clone(&volume)), volume))
+                });
+                let error = volume.wait_superseded();
+                say(format_args!("volume {}: {error}", self.name));
+                self.set(State::Taken(error));
+            }
+            Source::Service(spec) => self.open_patiently(|_| {
+                let volume = client::Volume::connect(spec).map_err(|error| error.to_string())?;
+                Ok((Arc::new(volume) as Arc<dyn Disk>, None, ()))
+            }),
+        }
+    }
+
+    /// Tries to open the volume until it is there.
+    fn open_patiently<T>(&self, open: impl Fn(bool) -> Result<Opened<T>, String>) -> T {
         let mut told = String::new();
         loop {
-            let opened = opener.try_open(told.is_empty()).map(Arc::new);
-            let kept = opened
-                .map_err(|error| error.to_string())
-                .and_then(|volume| {
-                    let kept = keep(opener, &volume).and_then(|()| merge_beside(&volume));
-                    kept.map(|()| volume).map_err(|error| format!("{error:#}"))
-                });
-            match kept {
-                Ok(volume) => {
+            match open(told.is_empty()) {
+                Ok((disk, owned, opened)) => {
                     if !told.is_empty() {
                         say(format_args!("volume {} is open", self.name));
                     }
-                    self.set(State::Open {
-                        disk: Arc::clone(&volume) as Arc<dyn Disk>,
-                        owned: Some(Arc::clone(&volume)),
-                    });
-                    let error = volume.wait_superseded();
-                    say(format_args!("volume {}: {error}", self.name));
-                    return self.set(State::Taken(error));
+                    self.set(State::Open { disk, owned });
+                    return opened;
                 }
                 Err(error) => {
                     if error != told {
@@ -156,10 +180,11 @@ impl Volumes {
     /// One volume that is open; `owned` if this process has opened it.
     pub(super) fn one(disk: Arc<dyn Disk>, owned: Option<(Arc<Volume>, Arc<Opener>)>) -> Self {
         let (owned, opener) = owned.unzip();
+        let source = Source::Targets(opener);
         Self {
             all: vec![Arc::new(Slot {
                 name: String::new(),
-                opener,
+                source,
                 read_only: false,
                 vhost_socket: None,
                 state: Mutex::new(State::Open { disk, owned }),
@@ -169,21 +194,34 @@ impl Volumes {
         }
     }
 
-    /// Several volumes. Each has been tried to open, or its targets have not answered in their time.
+    /// Several volumes. Each has been tried to open, or its targets have not answered in their time. With the specification of a
+    /// service they are volumes of that, each with a connection of its own.
     ///
     /// # Errors
-    /// A file of the options cannot be read, or errors of the system.
-    pub(super) fn open(volumes: &[VolumeArgs]) -> Result<Self> {
+    /// A file of the options cannot be read, the adapter cannot be used, or errors of the system.
+    pub(super) fn open(volumes: &[VolumeArgs], service: Option<&client::Spec>) -> Result<Self> {
+        if let Some(spec) = service {
+            client::Volume::check_adapter(spec)?;
+        }
         let mut all = Vec::new();
         let mut limit = Duration::ZERO;
         for args in volumes {
             let name = args.name.clone().unwrap_or_default();
-            let opener = Opener::new(&args.targets, &args.open);
-            let opener = opener.with_context(|| format!("volume {name}"))?;
+            let source = match service {
+                Some(spec) => Source::Service(Box::new(client::Spec {
+                    volume: name.clone(),
+                    ..spec.clone()
+                })),
+                None => {
+                    let opener = Opener::new(&args.targets, &args.open);
+                    let opener = opener.with_context(|| format!("volume {name}"))?;
+                    Source::Targets(Some(Arc::new(opener)))
+                }
+            };
             limit = limit.max(args.open.target_timeout);
             all.push(Arc::new(Slot {
                 name,
-                opener: Some(Arc::new(opener)),
+                source,
                 read_only: args.read_only == Some(true),
                 vhost_socket: args.vhost_socket.clone(),
                 state: Mutex::new(State::Opening),
@@ -192,12 +230,8 @@ impl Volumes {
         }
         for slot in &all {
             let slot = Arc::clone(slot);
-            let serve = move || {
-                if let Some(opener) = &slot.opener {
-                    slot.serve(opener);
-                }
-            };
-            let thread = Builder::new().name("volume".to_owned()).spawn(serve);
+            let thread = Builder::new().name("volume".to_owned());
+            let thread = thread.spawn(move || slot.serve());
             thread.context("cannot start a thread")?;
         }
         let end = Instant::now() + limit;
@@ -270,11 +304,11 @@ impl Volumes {
             ),
             (true, None) => format!("give --volume NAME: the process has {}", self.names()),
         })?;
-        let opener = slot.opener.clone().context(
-            "the volume is that of a service: give the command there, by --service PORT",
-        )?;
+        let Source::Targets(Some(opener)) = &slot.source else {
+            bail!("the volume is that of a service: give the command there, by --service PORT");
+        };
         let volume = slot.owned().with_context(|| slot.fault())?;
-        Ok((volume, opener))
+        Ok((volume, Arc::clone(opener)))
     }
 
     /// State of the only volume, if it has no name; otherwise of each.
@@ -303,6 +337,13 @@ impl Volumes {
         if let ([only], false) = (&self.all[..], self.are_named) {
             let volume = only.owned()?;
             return Some(Box::new(move || volume.wait_superseded()));
+        }
+        if self
+            .all
+            .iter()
+            .any(|slot| matches!(slot.source, Source::Service(_)))
+        {
+            return None;
         }
         let all = self.all.clone();
         let text_of = |state: &State| match state {

@@ -1,6 +1,6 @@
 //! Connections that have said hello.
 
-use super::identities::Identity;
+use super::identities::{Identity, Right};
 use crate::frames::{Answer, Outcome};
 use crate::volume::Volume;
 use std::collections::HashMap;
@@ -40,6 +40,26 @@ impl Connections {
         };
         let all: Vec<_> = self.known().values().filter(is_its).cloned().collect();
         all.iter().for_each(|connection| connection.end());
+    }
+
+    /// Ends the connections whose initiators may not use their volumes. Returns each of these initiators with the number of the
+    /// volume.
+    pub(super) fn end_denied(&self) -> Vec<(Arc<Identity>, usize)> {
+        let all: Vec<_> = self.known().values().cloned().collect();
+        let denied = all.iter().filter(|connection| connection.right().is_none());
+        let mut ended: Vec<(Arc<Identity>, usize)> = Vec::new();
+        for connection in denied {
+            connection.end();
+            if let Some(identity) = &connection.identity {
+                let is_it = |(one, of): &(Arc<Identity>, usize)| {
+                    Arc::ptr_eq(one, identity) && *of == connection.of
+                };
+                if !identity.is_revoked() && !ended.iter().any(is_it) {
+                    ended.push((Arc::clone(identity), connection.of));
+                }
+            }
+        }
+        ended
     }
 
     /// Removes a connection.
@@ -135,6 +155,14 @@ impl Connection {
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.link().close_when_sent();
+    }
+
+    /// What its initiator may do with its volume now.
+    pub(super) fn right(&self) -> Option<Right> {
+        match &self.identity {
+            Some(identity) => identity.right(self.of),
+            None => Some(Right::Write),
+        }
     }
 
     /// The initiator, for messages.

@@ -12,7 +12,7 @@ mod session;
 mod shared;
 mod worker;
 
-pub use identities::{Access, IDENTITIES_MAX, Initiator, InitiatorStatus};
+pub use identities::{Access, IDENTITIES_MAX, Initiator, InitiatorStatus, Right};
 pub use shared::{FindVolume, REQUESTS_MAX};
 
 use crate::say::say;
@@ -107,7 +107,8 @@ impl Service {
         let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
         let adapter = Adapter::open(options.device.as_deref()).map_err(|error| failed(&error))?;
         let aliases = HostAliases::open(&adapter).map_err(|error| failed(&error))?;
-        let (identities, _) = Identities::default().replace(access);
+        let names: Vec<&str> = volumes.iter().map(|(name, _)| &**name).collect();
+        let (identities, _) = Identities::default().replace(access, &names);
         let shared = Arc::new(Shared {
             // Initiators that keep to their limit never find it full.
             queue: Queue::new(
@@ -169,19 +170,27 @@ impl Service {
     /// States of the initiators with names.
     #[must_use]
     pub fn initiators(&self) -> Vec<InitiatorStatus> {
-        self.shared.identities().status()
+        let (identities, names) = (self.shared.identities(), self.shared.names());
+        identities.named().map(|one| one.status(&names)).collect()
     }
 
-    /// New connections must prove one of these secrets. Open ones stay, but for those of names that are not there any more: of
-    /// these the requests that are carried out already end.
+    /// New connections must prove one of these secrets. Open ones stay, but for those of names that are not there any more, or may
+    /// not use the volume any more: of these the requests that are carried out already end.
     pub fn set_access(&self, access: Access) {
         let gone = {
             let current = self.shared.identities.write();
             let mut current = current.unwrap_or_else(PoisonError::into_inner);
-            let (next, gone) = current.replace(access);
+            let (next, gone) = current.replace(access, &self.shared.names());
             *current = Arc::new(next);
             gone
         };
+        for (identity, volume) in self.shared.connections.end_denied() {
+            say(format_args!(
+                "initiator {} may not use volume {volume} any more",
+                identity.name,
+                volume = self.shared.volumes[volume].0
+            ));
+        }
         for identity in gone {
             self.shared.connections.end_of(&identity);
             say(format_args!(

@@ -1,7 +1,7 @@
 //! One connection of an initiator.
 
 use super::connection::{Connection, who};
-use super::identities::Identity;
+use super::identities::{Identity, Right};
 use super::queue::Job;
 use super::shared::{REQUESTS_MAX, Shared};
 use crate::frames::{Hello, Outcome, PROTOCOL, REQUEST_MAX, Request, Welcome};
@@ -77,7 +77,7 @@ fn serve_until(
         }
     };
     known.clone_from(&identity);
-    let volume = match volume_for(shared, &hello) {
+    let volume = match volume_for(shared, &hello, identity.as_ref()) {
         Ok(volume) => volume,
         Err(reason) => {
             link.refuse(&reason);
@@ -112,7 +112,7 @@ fn serve_until(
     shared.aliases.enter(connection.keys.owner);
     shared.connections.enter(hello.session, &connection);
     let identity = connection.identity.as_ref();
-    if identity.is_some_and(|identity| identity.is_revoked()) {
+    if connection.right().is_none() || identity.is_some_and(|identity| identity.is_revoked()) {
         // Since it has proved its secret.
         connection.end();
     }
@@ -126,7 +126,7 @@ fn serve_until(
         requests_max: REQUESTS_MAX,
         prepared,
         wait_ms: shared.wait_ms,
-        read_only: identity.is_some_and(|identity| identity.is_read_only()),
+        read_only: connection.right() != Some(Right::Write),
     };
     let sent = connection.link().send(&welcome.to_bytes());
     let ended = sent.and_then(|()| requests(shared, &connection));
@@ -143,7 +143,11 @@ fn serve_until(
 }
 
 /// The volume that an initiator wants, or why it gets none.
-fn volume_for(shared: &Shared, hello: &Hello) -> Result<(usize, Arc<Volume>), String> {
+fn volume_for(
+    shared: &Shared,
+    hello: &Hello,
+    identity: Option<&Arc<Identity>>,
+) -> Result<(usize, Arc<Volume>), String> {
     if hello.stock && !shared.stock_keys {
         return Err(
             "keys with the access key of stock UCX, which every process knows: choose another scheme, or give the service \
@@ -151,7 +155,7 @@ fn volume_for(shared: &Shared, hello: &Hello) -> Result<(usize, Arc<Volume>), St
                 .to_owned(),
         );
     }
-    shared.find(&hello.volume)
+    shared.find(&hello.volume, identity)
 }
 
 fn hello(link: &mut Link) -> Result<Option<Hello>, LinkError> {

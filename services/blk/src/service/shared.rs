@@ -1,8 +1,8 @@
 //! What the threads of a service share.
 
-use super::connection::Connections;
+use super::connection::{Connections, who};
 use super::counters::Counters;
-use super::identities::Identities;
+use super::identities::{Identities, Identity};
 use super::queue::Queue;
 use crate::volume::Volume;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,16 +45,36 @@ impl Shared {
         Arc::clone(&identities.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number and volume of a name. The only volume also has the empty one.
-    pub(super) fn find(&self, name: &str) -> Result<(usize, Arc<Volume>), String> {
+    /// Names of the volumes.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.volumes.iter().map(|(name, _)| &**name).collect()
+    }
+
+    /// Number and volume of a name. The only volume also has the empty one. An initiator that may not use all does not learn
+    /// whether there are others.
+    pub(super) fn find(
+        &self,
+        name: &str,
+        identity: Option<&Arc<Identity>>,
+    ) -> Result<(usize, Arc<Volume>), String> {
         let all = &self.volumes;
         let found = match all.len() {
             1 if name.is_empty() => Some(0),
             _ => all.iter().position(|(of_volume, _)| of_volume == name),
         };
-        let Some(of) = found.filter(|_| !name.is_empty() || all.len() == 1) else {
-            let names: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();
+        let may = |of: usize| identity.is_none_or(|identity| identity.right(of).is_some());
+        let found = found.filter(|of| may(*of) && (!name.is_empty() || all.len() == 1));
+        let Some(of) = found else {
+            let names = self.names();
+            let names = names.into_iter().enumerate().filter(|(of, _)| may(*of));
+            let names: Vec<_> = names.map(|(_, name)| name).collect();
+            let who = who(identity);
             return Err(match names[..] {
+                [] => format!("{who} may use no volume of this service"),
+                _ if names.len() < all.len() => format!(
+                    "there is no volume '{name}' for {who}: name one of {} (--volume)",
+                    names.join(", ")
+                ),
                 [""] => format!(
                     "there is no volume '{name}': the service has one without a name, give none"
                 ),

@@ -2,6 +2,7 @@
 
 use super::connection::Connection;
 use super::counters::{Counters, add};
+use super::identities::Right;
 use super::queue::Job;
 use super::shared::Shared;
 use crate::error::{BlkError, Result};
@@ -71,9 +72,15 @@ impl Worker {
     }
 
     fn carry_out(&mut self, connection: &Connection, call: Call) -> Outcome {
-        let reader = connection.identity.as_ref();
-        if call.changes() && reader.is_some_and(|identity| identity.is_read_only()) {
-            return Outcome::Denied(format!("{} may only read", connection.who()));
+        match connection.right() {
+            Some(Right::Write) => {}
+            Some(Right::Read) if !call.changes() => {}
+            Some(Right::Read) => {
+                return Outcome::Denied(format!("{} may only read", connection.who()));
+            }
+            None => {
+                return Outcome::Denied(format!("{} may not use the volume", connection.who()));
+            }
         }
         if let Err(reason) = self.check(connection, &call) {
             return Outcome::Invalid(reason);

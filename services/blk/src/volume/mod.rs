@@ -38,6 +38,7 @@
 //! it and wait longer for it. A request that fails because a target is absent waits for its return, up to the limit of
 //! [`Volume::set_outage_limit`], and is then carried out again. No lock of a block is held during that wait.
 
+mod apart;
 mod decide;
 mod evidence;
 mod flush;

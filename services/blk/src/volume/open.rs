@@ -1,5 +1,6 @@
 //! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
+use super::apart::{self, FORGOTTEN_MIN};
 use super::decide::{Rule, Unclean};
 use super::evidence::{changed, examine, pages};
 use super::io::Targets;
@@ -19,9 +20,6 @@ use crate::say::say;
 use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target, Trusted};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Fewest epochs that an opening leaves out for those of absent targets that count as gone.
-const FORGOTTEN_MIN: u64 = 1 << 14;
 
 /// How many different numbers of them there are.
 const FORGOTTEN: u64 = 1 << 16;
@@ -243,42 +241,13 @@ impl Found {
         }
     }
 
-    /// An error if targets were each used without the others. That takes an opening for which absent ones counted as gone: low
-    /// epochs tell that there was none, because such an opening leaves many out. After one, a target has nothing of its own if it has
-    /// trusted one with a newer record that has nothing of its own either, or if such a one trusts it.
+    /// An error if targets were each used without the others.
     fn check_apart(&self) -> Result<()> {
         let epochs = self.present().map(|(_, target)| target.identity().epoch);
-        if !is_used(self.layout) || epochs.max().unwrap_or(0) < FORGOTTEN_MIN {
-            return Ok(());
+        match apart::may_be(self.layout, epochs.max().unwrap_or(0)) {
+            true => apart::check(self.present().map(|(_, target)| target)),
+            false => Ok(()),
         }
-        let all = self
-            .present()
-            .map(|(_, target)| (target, target.identity()));
-        let mut all: PerTarget<_> = all
-            .filter(|(_, identity)| identity.standing != Standing::New)
-            .collect();
-        all.sort_by_key(|(_, of)| std::cmp::Reverse((of.trusted.epoch, of.trusted.revision)));
-        let trusts = |one: &Identity, other: &Identity| {
-            let role = other.role;
-            // Another one can have taken its place, which need not have what that one had.
-            let is_same = one.members.of(role) == other.members.of(role);
-            one.trusted.roles & role.bit() != 0 && is_same
-        };
-        for (at, (target, older)) in all.iter().enumerate() {
-            let mut newer = all[..at].iter();
-            let is_behind = newer.any(|(_, newer)| trusts(older, newer) || trusts(newer, older));
-            if let Some((first, _)) = all.first()
-                && !(at == 0 || is_behind)
-            {
-                return Err(BlkError::Disagree {
-                    first: first.name().to_owned(),
-                    second: target.name().to_owned(),
-                    difference: "each was used without the other: give one of them, and a new one for the other"
-                        .to_owned(),
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Trusted targets that are absent, and that are said to be gone.

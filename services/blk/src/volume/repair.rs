@@ -39,13 +39,15 @@ impl Volume {
     /// [`Volume::rebuild`] completes others.
     ///
     /// # Errors
-    /// It belongs to another volume, its place is taken, or a later owner has used it.
+    /// It belongs to another volume, its place is taken, a later owner has used it, or it was used without the others and they
+    /// without it.
     pub fn attach(&self, target: Arc<dyn Target>) -> Result<Role> {
         let identity = self.check_arrival(&target)?;
         let role = identity.role;
         let turn = self.arrival();
         self.seats.check_free(&target)?;
         self.check_member(target.as_ref())?;
+        self.check_apart(target.as_ref())?;
         // Of what has not changed since all were equal nothing must be looked at.
         let is_near = identity.standing != Standing::New && identity.equal == self.equal;
         let mut ranges = Vec::new();
@@ -105,6 +107,7 @@ impl Volume {
         };
         agree(("the volume", &ours), (target.name(), &identity))?;
         if identity.epoch > self.epoch {
+            self.check_apart(target.as_ref())?;
             return Err(BlkError::NotATarget {
                 target: target.name().to_owned(),
                 fault: "another process has opened the volume since: close this one".to_owned(),

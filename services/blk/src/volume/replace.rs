@@ -33,7 +33,7 @@ pub(super) fn check_member(members: &Members, target: &dyn Target) -> Result<()>
 }
 
 impl Volume {
-    fn members(&self) -> MutexGuard<'_, Members> {
+    pub(super) fn members(&self) -> MutexGuard<'_, Members> {
         // A panic cannot leave them half changed: they are replaced as a whole.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -40,7 +40,7 @@ impl Drop for Disk {
     }
 }
 
-fn system(words: &[&str]) -> Result<String> {
+pub(super) fn system(words: &[&str]) -> Result<String> {
     process::stdout(Command::new(words[0]).args(&words[1..]), LIMIT)
 }
 
@@ -173,7 +173,7 @@ pub fn lose_power(program: &Path, dir: &Path, (rounds, seed): (u64, u64)) -> Res
 }
 
 /// Sends writes and waits for their answers.
-fn write(client: &mut Client, writes: Vec<Write>) -> Result<Vec<Write>> {
+pub(super) fn write(client: &mut Client, writes: Vec<Write>) -> Result<Vec<Write>> {
     for write in &writes {
         let sent = client.write(0, write.first as u64 * SECTOR as u64, &write.bytes());
         ensure!(sent, "the export has ended");

@@ -200,6 +200,56 @@ pub(super) fn named(place: &Place<'_>) -> Result<()> {
     node.fails(&small, &[reason])
 }
 
+/// fio gives its name and that of a volume, and has the rights of this name there.
+pub(super) fn identities(place: &Place<'_>) -> Result<()> {
+    let mut node = Node::new(place.world, "4096")?;
+    node.service = None;
+    let files = ["b1", "b2", "b3"];
+    let mut create = Command::new(node.world.bin.join("xgvmi-blk"));
+    let create = create.arg("create").args(files).args(["--size", "8M"]);
+    process::stdout(create.current_dir(node.device.path()), LIMIT)?;
+    let secret = node.secret("secret", &[7; 32])?;
+    let initiators = "[db1]\nsecret-file = 'secret'\nvolumes = { a = 'write', b = 'read' }\n\
+                      [db2]\nsecret-file = 'secret'\nvolumes = { b = 'write' }\n";
+    fs::write(node.device.path().join("initiators.toml"), initiators)?;
+    let volume = |name: &str, files: [&str; 3]| format!("--volume={name}={}", files.join(","));
+    node.targets = vec![volume("a", FILES), volume("b", files)];
+    node.options = vec!["--initiators=initiators.toml".to_owned()];
+    node.serve()?;
+    let words = |identity: &str, volume: &str, more: &str| {
+        let secret = format!("--secret_file={secret}");
+        let words =
+            format!("{secret} --identity={identity} --volume={volume} --bs=4k --size=8M {more}");
+        words.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let write = "--rw=randwrite --verify=crc32c --verify_fatal=1";
+    let job = |(identity, volume, more): (&str, &str, &str)| {
+        let words = words(identity, volume, more);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        node.job("announced", &words).map(drop)
+    };
+    let fails = |(identity, volume, more): (&str, &str, &str), reasons: &[&str]| {
+        let words = words(identity, volume, more);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        node.fails(&words, reasons)
+    };
+    job(("db1", "a", write))?;
+    job(("db2", "b", write))?;
+    // It reads what the other one has written there, and cannot change it.
+    fails(("db1", "b", "--rw=write"), &["Operation not permitted"])?;
+    job(("db1", "b", &format!("{write} --verify_only")))?;
+    fails(
+        ("db2", "a", "--rw=read"),
+        &["there is no volume 'a' for initiator db2: name one of b"],
+    )?;
+    fails(("db3", "a", "--rw=read"), &["secret"])?;
+    fails(("no,name", "a", "--rw=read"), &["'no,name'"])?;
+    node.fails(
+        &["--rw=read", "--identity=db1", "--volume=a"],
+        &["identity without secret_file"],
+    )
+}
+
 /// fio writes and verifies by each way, with many requests at once, and gets errors as numbers of errno.
 pub(super) fn verified(place: &Place<'_>) -> Result<()> {
     let mut node = Node::new(place.world, "4096")?;

@@ -1,4 +1,4 @@
-//! Initiators with names at a service of an encrypted volume: who may write, who may not, and who may not connect any more.
+//! Initiators with names at a service: who may write which volume, who may not, and who may not connect any more.
 
 use super::place::Place;
 use super::{FILES, LIMIT, START};
@@ -24,11 +24,22 @@ impl Site<'_> {
 
     /// An export on the host of an initiator, at the socket of its name.
     fn export(&self, name: &str, secret: &str) -> Result<Running> {
+        self.export_of(name, secret, (name, &[]))
+    }
+
+    /// The same at a socket, with more options.
+    fn export_of(
+        &self,
+        name: &str,
+        secret: &str,
+        (socket, options): (&str, &[&str]),
+    ) -> Result<Running> {
         let program = self.place.world.bin.join("xgvmi-blk");
         let mut command = self.device.command("node0.host", &program);
         command.current_dir(&self.place.dir);
-        command.args(["export", "--service", &self.address, "--socket", name]);
+        command.args(["export", "--service", &self.address, "--socket", socket]);
         command.args(["--identity", name, "--secret-file", secret]);
+        command.args(options);
         Running::saying(&mut command, START, "exports volume")
     }
 
@@ -39,6 +50,19 @@ impl Site<'_> {
         let start = format!("h.set_strict_mode(0)\n{uri}\n{ERRNO}{statements}");
         self.place
             .stock("/usr/bin/python3", &["-m", "nbd", "-c", &start])
+    }
+
+    /// The same of one of several volumes, at a socket with both names. The initiator's secret has its name.
+    fn export_volume(&self, name: &str, volume: &str) -> Result<Running> {
+        let socket = format!("{name}-{volume}");
+        self.export_of(name, name, (&socket, &["--volume", volume]))
+    }
+
+    /// How a read, a write, a trim and a flush end at a socket.
+    fn tries(&self, socket: &str) -> Result<String> {
+        let tries = "print(tried(h.pread, 512, 0), tried(h.pwrite, b'x' * 512, 0), tried(h.trim, 4096, 0), \
+                     tried(h.flush))";
+        Ok(self.nbdsh(socket, tries)?.trim().to_owned())
     }
 
     /// State of an initiator.
@@ -205,4 +229,140 @@ fn changes(site: &Site<'_>, service: &Running, tries: &str) -> Result<()> {
     ensure!(site.state("db1")?.is_null(), "{}", site.state("db1")?);
     place.stock("nbdcopy", &["nbd+unix:///?socket=reader", "out"])?;
     Ok(())
+}
+
+/// What initiators may do with each of two volumes: nothing, read, or write.
+pub(super) fn rights(place: &Place<'_>) -> Result<()> {
+    let targets = |name: &str| ["1", "2", "3"].map(|part| format!("{name}{part}"));
+    let mut options = Vec::new();
+    for name in ["a", "b"] {
+        let files = targets(name);
+        let mut words = vec!["create"];
+        words.extend(files.iter().map(String::as_str));
+        place.ours(&[&words[..], &["--size", "16M"]].concat())?;
+        options.push(format!("--volume={name}={}", files.join(",")));
+    }
+    let site = Site {
+        place,
+        device: place.world.cluster(1)?,
+        address: format!("127.0.0.1:{}", port::free()?),
+    };
+    for name in ["db1", "logs"] {
+        site.private(name, "a secret of the site's own")?;
+    }
+    let file = |of_db1: &str| {
+        let text = format!(
+            "[db1]\nsecret-file = 'db1'\nvolumes = {of_db1}\n[logs]\nsecret-file = 'logs'\nvolumes = {{ b = 'write' }}\n"
+        );
+        fs::write(place.path("initiators.toml"), text)
+    };
+    file("{ a = 'write', c = 'read' }")?;
+    options.extend(["--initiators=initiators.toml", "--status-socket=status"].map(str::to_owned));
+    let refused = place.start_service(&site.device, &options, &site.address);
+    let fault = format!("{:#}", refused.err().context("it is refused")?);
+    ensure!(
+        fault.contains("db1: the service has no volume 'c': name some of a, b"),
+        "{fault}"
+    );
+    file("{ a = 'write', b = 'read' }")?;
+    let service = place.start_service(&site.device, &options, &site.address)?;
+
+    // A volume that an initiator may not use is as one that is not there.
+    for name in ["a", "c"] {
+        let refused = site.export_of("logs", "logs", ("x", &["--volume", name]));
+        let fault = format!("{:#}", refused.err().context("it is refused")?);
+        let expect =
+            format!("there is no volume '{name}' for initiator logs: name one of b (--volume)");
+        ensure!(fault.contains(&expect), "{fault}");
+    }
+    let exports = (
+        site.export_volume("db1", "a")?,
+        site.export_volume("db1", "b")?,
+        site.export_volume("logs", "b")?,
+    );
+    place.image("image", 16)?;
+    let uri = |socket: &str| format!("nbd+unix:///?socket={socket}");
+    for (socket, reads_only) in [("db1-a", false), ("db1-b", true), ("logs-b", false)] {
+        let told = place.stock("nbdinfo", &["--json", &uri(socket)])?;
+        let told: Value = serde_json::from_str(&told)?;
+        ensure!(
+            told["exports"][0]["is_read_only"] == reads_only,
+            "{socket}: {told}"
+        );
+        if !reads_only {
+            place.stock("nbdcopy", &["--flush", "image", &uri(socket)])?;
+        }
+    }
+    place.stock("nbdcopy", &[&uri("db1-b"), "out"])?;
+    place.same("image", "out")?;
+    let said = |socket: &str| site.tries(socket);
+    ensure!(said("db1-a")? == "done done done done");
+    ensure!(said("db1-b")? == "done EPERM EPERM done");
+    ensure!(said("logs-b")? == "done done done done");
+    let volumes = &site.state("db1")?["volumes"];
+    ensure!(
+        volumes["a"] == "write" && volumes["b"] == "read",
+        "{volumes}"
+    );
+
+    drop(exports.1);
+    let writer = rights_change(&site, &service, &|rights: &str| Ok(file(rights)?))?;
+    drop((exports.0, exports.2, writer, service));
+    for name in ["a", "b"] {
+        let files = targets(name);
+        let words = files.iter().map(String::as_str);
+        let words: Vec<&str> = std::iter::once("scrub").chain(words).collect();
+        let report: Value = serde_json::from_str(&place.ours(&words)?)?;
+        ensure!(
+            report["bad_halves"] == 0 && report["lost_blocks"] == 0,
+            "{report}"
+        );
+    }
+    Ok(())
+}
+
+/// The rights of an initiator at both volumes change while it is connected. Returns its export that may write the second one.
+fn rights_change(
+    site: &Site<'_>,
+    service: &Running,
+    file: &dyn Fn(&str) -> Result<()>,
+) -> Result<Running> {
+    let said = |socket: &str| site.tries(socket);
+    // It may only read the first one from here on: its export, which does not know that, hears it from the service.
+    let change = |rights: &str, told: &dyn Fn() -> bool| -> Result<()> {
+        file(rights)?;
+        hang_up(service)?;
+        let changed = process::wait_until(LIMIT, told);
+        ensure!(changed, "{rights}: {}", service.said());
+        Ok(())
+    };
+    let right = |volume: &str, right: &str| {
+        site.state("db1")
+            .is_ok_and(|one| one["volumes"][volume] == right)
+    };
+    change("{ a = 'read', b = 'write' }", &|| right("a", "read"))?;
+    ensure!(said("db1-a")? == "done EPERM EPERM done");
+    // Clients hear of new rights at the export's next connection.
+    let writer = site.export_volume("db1", "b")?;
+    ensure!(said("db1-b")? == "done done done done");
+
+    // A name that is none changes nothing. One volume is taken away, and what it has open there ends.
+    change("{ z = 'read' }", &|| {
+        service.said().contains("stays as it was")
+    })?;
+    ensure!(said("db1-a")? == "done EPERM EPERM done");
+    change("{ b = 'write' }", &|| {
+        let told = "initiator db1 may not use volume a any more";
+        service.said().contains(told)
+    })?;
+    let lost = site.nbdsh("db1-a", "print(tried(h.pread, 512, 0))")?;
+    ensure!(lost.trim() == "EIO", "{lost}");
+    ensure!(said("db1-b")? == "done done done done");
+    ensure!(said("logs-b")? == "done done done done");
+    let one = site.state("db1")?;
+    ensure!(
+        one["connections"] == 1 && one["volumes"]["a"].is_null(),
+        "{one}"
+    );
+    Ok(writer)
 }

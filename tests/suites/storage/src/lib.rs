@@ -29,6 +29,7 @@ mod large;
 mod loops;
 mod peers;
 mod place;
+mod replay;
 mod several;
 mod snapshots;
 mod soak;
@@ -39,8 +40,9 @@ pub use crash::lose_power;
 pub use kernel::{Kernel, run_kernel};
 pub use loops::run_loops;
 pub use peers::bench;
+pub use replay::record;
 pub use tls::run_tls;
-pub use vhost::{EXERCISE_TEST, VHOST_TESTS, run_vhost};
+pub use vhost::{EXERCISE_TEST, LOG_TEST, VHOST_TESTS, has_log, run_vhost};
 
 use anyhow::{Context, Result, bail, ensure};
 use place::{Place, Server, Way, without};
@@ -141,7 +143,11 @@ const THROUGH_DPU: &[(&str, Test)] = &[
         initiators::names,
     ),
     (
-        "DPU: service: two volumes by name, one loses its targets, the other goes on",
+        "DPU: service: two volumes, of which initiators may write one, read one, or use one only",
+        initiators::rights,
+    ),
+    (
+        "DPU: service: two volumes by name in one export, one loses its targets, the other goes on",
         several::by_name,
     ),
     (
@@ -203,6 +209,10 @@ const TESTS: &[(&str, Test)] = &[
         engine::secrets,
     ),
     ("fio: its engine names one of two volumes", engine::named),
+    (
+        "fio: its engine names itself, and has the rights of this name at each volume",
+        engine::identities,
+    ),
     (
         "fio: its engine loses the service, and the data is old or new",
         engine::killed,

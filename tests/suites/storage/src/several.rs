@@ -1,4 +1,5 @@
-//! Several volumes in one service: initiators name theirs, and the loss of all targets of one stops no other.
+//! Several volumes in one service, and in one export of it: clients name theirs, and the loss of all targets of one stops no
+//! other.
 
 use super::place::Place;
 use super::{LIMIT, START, fio};
@@ -22,26 +23,67 @@ fn create(place: &Place<'_>, name: &str) -> Result<[String; 3]> {
     Ok(files)
 }
 
-/// An export on the host of a volume of the service, at the socket of its name.
-fn export(place: &Place<'_>, device: &Cluster, address: &str, volume: &str) -> Result<Running> {
+/// An export on the host of volumes of the service, at a socket.
+fn export(place: &Place<'_>, device: &Cluster, address: &str, volumes: &[&str]) -> Result<Running> {
     let program: &Path = &place.world.bin.join("xgvmi-blk");
     let mut command: Command = device.command("node0.host", program);
     command.current_dir(&place.dir);
-    command.args(["export", "--service", address, "--socket"]);
-    match volume {
-        "" => command.arg("unnamed"),
-        name => command.args([name, "--volume", name]),
-    };
+    command.args(["export", "--service", address, "--socket", "nbd"]);
+    command.args(["--status-socket", "export-status"]);
+    for name in volumes {
+        command.args(["--volume", name]);
+    }
     Running::saying(&mut command, START, "exports volume")
 }
 
 fn uri(volume: &str) -> String {
-    format!("nbd+unix:///?socket={volume}")
+    format!("nbd+unix:///{volume}?socket=nbd")
 }
 
-fn status(place: &Place<'_>) -> Result<Value> {
-    let told = place.ours(&["status", "--socket", "status", "--json"])?;
+fn status(place: &Place<'_>, socket: &str) -> Result<Value> {
+    let told = place.ours(&["status", "--socket", socket, "--json"])?;
     Ok(serde_json::from_str(&told)?)
+}
+
+/// One export of both volumes, and of one that the service does not have: that stops no other.
+fn together(place: &Place<'_>, device: &Cluster, address: &str) -> Result<Running> {
+    let exports = export(place, device, address, &["a", "b", "c"])?;
+    ensure!(
+        exports.said().contains("exports volumes a, b, c on nbd"),
+        "{}",
+        exports.said()
+    );
+    for name in ["a", "b"] {
+        let size = place.stock("nbdinfo", &["--size", &uri(name)])?;
+        ensure!(size.trim() == (MIB << 20).to_string(), "{name}: {size}");
+    }
+    let refused = place.stock("qemu-img", &["info", &uri("c")]);
+    let fault = format!("{:#}", refused.err().context("it is refused")?);
+    let expect = "volume c is not open: service";
+    ensure!(
+        fault.contains(expect) && fault.contains("name one of a, b"),
+        "{fault}"
+    );
+    let open = || {
+        let told = status(place, "export-status")?;
+        let all = told["volumes"].as_array().context("several")?;
+        let open = all.iter().map(|one| one["error"] == "");
+        Ok::<_, anyhow::Error>(open.collect::<Vec<_>>())
+    };
+    ensure!(open()? == [true, true, false]);
+    let words = [
+        "ctl",
+        "--socket",
+        "export-status",
+        "--volume",
+        "a",
+        "snapshot",
+        "list",
+    ];
+    let refused = place.ours(&words);
+    let fault = format!("{:#}", refused.err().context("it is refused")?);
+    ensure!(fault.contains("the volume is that of a service"), "{fault}");
+    Ok(exports)
 }
 
 pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
@@ -64,17 +106,17 @@ pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
     ];
     let service = place.start_service(&device, &words, &address)?;
     for (name, expect) in [
-        ("c", "there is no volume 'c': name one of a, b (--volume)"),
-        ("", "there is no volume '': name one of a, b (--volume)"),
+        (
+            &["c"][..],
+            "there is no volume 'c': name one of a, b (--volume)",
+        ),
+        (&[], "there is no volume '': name one of a, b (--volume)"),
     ] {
         let refused = export(place, &device, &address, name).map(drop);
         let fault = format!("{:#}", refused.err().context("it is refused")?);
         ensure!(fault.contains(expect), "{fault}");
     }
-    let exports = (
-        export(place, &device, &address, "a")?,
-        export(place, &device, &address, "b")?,
-    );
+    let exports = together(place, &device, &address)?;
     place.image("image", MIB)?;
     place.stock("nbdcopy", &["--flush", "image", &uri("a")])?;
     fio(
@@ -92,7 +134,7 @@ pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
     std::thread::scope(|scope| -> Result<()> {
         let waits = scope.spawn(|| place.stock_within(3 * LIMIT, "nbdcopy", &[&uri("a"), "out"]));
         let lost = process::wait_until(LIMIT, || {
-            status(place).is_ok_and(|told| {
+            status(place, "status").is_ok_and(|told| {
                 let all = told["volumes"][0]["volume"]["targets"].as_array();
                 all.is_some_and(|all| all.iter().all(|one| one["absent"] != ""))
             })
@@ -117,7 +159,7 @@ pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
         Ok(())
     })?;
     place.same("image", "out")?;
-    let told = status(place)?;
+    let told = status(place, "status")?;
     ensure!(
         told["volumes"][1]["name"] == "b" && told["volume"].is_null(),
         "{told}"

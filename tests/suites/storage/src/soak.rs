@@ -11,10 +11,12 @@ use testbed::process::{self, Running};
 /// Name of the test.
 pub(super) const NAME: &str =
     "soak: fio with mixed sizes for an hour, while targets and the service fail";
-/// Length of the run.
+/// Longest run.
 pub(super) const LENGTH: Duration = Duration::from_secs(3600);
-/// Time between faults.
-const PERIOD: Duration = Duration::from_secs(120);
+/// Variable with the seconds of a shorter one.
+const SHORTER: &str = "XGVMI_SOAK_S";
+/// Shortest time between faults: a target leaves, returns and is completed.
+const PERIOD: Duration = Duration::from_secs(30);
 /// Time that a target is absent.
 const ABSENCE: Duration = Duration::from_secs(15);
 /// Writes per second. fio reads everything again each time that it has written the whole volume.
@@ -36,7 +38,17 @@ struct Volume<'a> {
     faults: Faults,
 }
 
+fn length() -> Result<Duration> {
+    let Ok(text) = std::env::var(SHORTER) else {
+        return Ok(LENGTH);
+    };
+    let seconds = text.parse().ok().map(Duration::from_secs);
+    let length = seconds.filter(|length| (2 * PERIOD..=LENGTH).contains(length));
+    length.with_context(|| format!("{SHORTER}={text}: give 60 to {} seconds", LENGTH.as_secs()))
+}
+
 pub(super) fn run(place: &Place<'_>) -> Result<()> {
+    let run = length()?;
     place.create(SIZE_MIB, 4096)?;
     let mut targets = Vec::new();
     for name in FILES {
@@ -55,7 +67,7 @@ pub(super) fn run(place: &Place<'_>) -> Result<()> {
     let uri = volume.server.uri.clone();
     let job = std::thread::scope(|scope| -> Result<Value> {
         let job = scope.spawn(|| {
-            let length = format!("--runtime={}", LENGTH.as_secs());
+            let length = format!("--runtime={}", run.as_secs());
             let loops = [
                 "--time_based",
                 &length,
@@ -66,7 +78,8 @@ pub(super) fn run(place: &Place<'_>) -> Result<()> {
             fio(place, &uri, &[&MIXED[..], &loops].concat())
         });
         let mut round = 0;
-        while !process::wait_until(PERIOD, || job.is_finished()) {
+        let period = PERIOD.max(run / 30);
+        while !process::wait_until(period, || job.is_finished()) {
             volume.fail(round, &|| job.is_finished())?;
             round += 1;
         }
@@ -78,7 +91,7 @@ pub(super) fn run(place: &Place<'_>) -> Result<()> {
     drop((volume.server, volume.targets));
     let scrub = place.scrub()?;
     place.compare_each("image")?;
-    report(place, &job, &faults, &scrub)
+    report(place, run, (&job, &faults, &scrub))
 }
 
 impl Volume<'_> {
@@ -132,12 +145,16 @@ impl Volume<'_> {
     }
 }
 
-fn report(place: &Place<'_>, job: &Value, faults: &Faults, scrub: &Value) -> Result<()> {
+fn report(
+    place: &Place<'_>,
+    run: Duration,
+    (job, faults, scrub): (&Value, &Faults, &Value),
+) -> Result<()> {
     let date = process::stdout(Command::new("date").args(["-u", "+%F"]), LIMIT)?;
     let bytes = |kind: &str| job[kind]["io_bytes"].as_u64().unwrap_or_default();
     let report = json!({
         "date": date.trim(),
-        "seconds": LENGTH.as_secs(),
+        "seconds": run.as_secs(),
         "written_bytes": bytes("write"),
         "verified_bytes": bytes("read"),
         // fio and the comparisons end at the first wrong byte, and then there is no report.

@@ -1,6 +1,6 @@
 //! Stock QEMU without KVM on the vhost-user-blk device of an export: a Linux guest reads, writes, discards and flushes.
 
-use super::{FILES, LIMIT, Place, SIZE_MIB, START, World};
+use super::{FILES, LIMIT, Place, SIZE_MIB, START, World, replay};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,16 @@ const MODULES: [&str; 6] = [
     "virtio/virtio_pci.ko",
     "block/virtio_blk.ko",
 ];
+
+/// Name of the test that needs a module of the guest's kernel.
+pub const LOG_TEST: &str = "dm-log-writes: the power is lost after each write of the targets' disk, and what was flushed is there";
+
+/// The module.
+const LOG_MODULE: &str = "md/dm-log-writes.ko";
+
+/// Flushes in its log, and most bytes of that.
+const LOGGED: u64 = 30;
+const LOG_BYTES: u64 = 1 << 30;
 
 /// More modules of the guest whose disks lose their power.
 const CRASH_MODULES: [&str; 3] = ["block/loop.ko", "md/dm-mod.ko", "md/dm-flakey.ko"];
@@ -72,8 +82,10 @@ pub fn run_vhost(
     let named = VHOST_TESTS.into_iter().zip(tests);
     let named = named.map(|(name, test)| (name, Box::new(test) as Boxed<'_>));
     let more = exercisers.map(|_| (EXERCISE_TEST, Box::new(exercise) as Boxed<'_>));
+    let log = has_log(root).then(|| (LOG_TEST, Box::new(logged) as Boxed<'_>));
     named
         .chain(more)
+        .chain(log)
         .filter(|(name, _)| wants(name))
         .map(|(name, test)| {
             let place = Place::on_host(world, "storage-vhost")?;
@@ -81,6 +93,13 @@ pub fn run_vhost(
             Ok((name, machine.prepare().and_then(|()| test(&machine))))
         })
         .collect()
+}
+
+/// True if the kernel at `root` has dm-log-writes.
+#[must_use]
+pub fn has_log(root: &Path) -> bool {
+    let modules = only(root.join("lib/modules"), "");
+    modules.is_ok_and(|modules| modules.join("kernel/drivers").join(LOG_MODULE).exists())
 }
 
 /// The only path below `dir` that begins with this name.
@@ -111,7 +130,8 @@ impl Machine<'_> {
         let script = workspace::root().join("tests/suites/storage_guest.sh");
         copy(&script, &dir.join("init"))?;
         let modules = only(self.root.join("lib/modules"), "")?;
-        for module in MODULES.iter().chain(&CRASH_MODULES) {
+        let log = has_log(self.root).then_some(&LOG_MODULE);
+        for module in MODULES.iter().chain(&CRASH_MODULES).chain(log) {
             let from = modules.join("kernel/drivers").join(module);
             let name = from.file_name().context("a name")?;
             copy(&from, &dir.join(name))?;
@@ -177,6 +197,11 @@ impl Machine<'_> {
 
     /// Starts a guest.
     fn start(&self, part: &str) -> Result<Running> {
+        self.start_with(part, &[])
+    }
+
+    /// The same with more options of QEMU.
+    fn start_with(&self, part: &str, options: &[&str]) -> Result<Running> {
         let root = self.root;
         let kernel = only(root.join("boot"), "vmlinuz-")?;
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
@@ -192,7 +217,7 @@ impl Machine<'_> {
                      -object memory-backend-memfd,id=memory,size=512M,share=on -numa node,memdev=memory \
                      -chardev socket,id=disk,path=vhost,reconnect=1 \
                      -device vhost-user-blk-pci,chardev=disk,num-queues=2 -initrd initrd";
-        command.args(words.split_whitespace());
+        command.args(words.split_whitespace()).args(options);
         command.arg("-kernel").arg(kernel);
         let line = format!("console=ttyS0 quiet panic=-1 part={part}");
         Running::spawn(command.args(["-append", &line]))
@@ -302,16 +327,49 @@ fn read_only(machine: &Machine<'_>) -> Result<()> {
     machine.holds(export, |_| ())
 }
 
-/// Everything is in the guest: export, targets, their disks, and the client. The machine itself may have no device mapper.
-fn crashes(machine: &Machine<'_>) -> Result<()> {
-    let export = machine.export(&[])?;
+/// What a guest needs whose disks lose their power.
+fn give_crashes(machine: &Machine<'_>) -> Result<()> {
     let bin = machine.place.world.bin;
     machine.give(&bin.join("xgvmi-blk"), "xgvmi-blk")?;
     machine.give(&bin.join("storage-crash"), "storage-crash")?;
     for program in ["dmsetup", "mkfs.ext4"] {
         machine.give(&machine.stock_path(program)?, program)?;
     }
-    machine.pack()?;
+    machine.pack()
+}
+
+/// The log of a disk is made in a guest, and replayed here up to each moment.
+fn logged(machine: &Machine<'_>) -> Result<()> {
+    const SEED: u64 = 1;
+    let place = &machine.place;
+    let export = machine.export(&[])?;
+    give_crashes(machine)?;
+    let log = place.path("log");
+    fs::File::create(&log)?.set_len(LOG_BYTES)?;
+    let drive = [
+        "-drive",
+        "if=none,id=log,file=log,format=raw",
+        "-device",
+        "virtio-blk-pci,drive=log",
+    ];
+    let part = format!("crash rounds={LOGGED} logged=/dev/vdb");
+    let said = machine.end(machine.start_with(&part, &drive)?)?;
+    ensure!(
+        said.contains(&format!("storage-crash: {LOGGED} flushes in the log")),
+        "{said}"
+    );
+    drop(export);
+    let program = place.world.bin.join("xgvmi-blk");
+    let (moments, _) = replay::replay(&program, (&place.dir, &log), (LOGGED, SEED))?;
+    // Each flush of the client needs one of at least two targets.
+    ensure!(moments as u64 > 3 * LOGGED, "{moments} moments only");
+    Ok(())
+}
+
+/// Everything is in the guest: export, targets, their disks, and the client. The machine itself may have no device mapper.
+fn crashes(machine: &Machine<'_>) -> Result<()> {
+    let export = machine.export(&[])?;
+    give_crashes(machine)?;
     let said = machine.end(machine.start(&format!("crash rounds={CRASHES}"))?)?;
     ensure!(
         said.contains(&format!("storage-crash: {CRASHES} power losses")),

@@ -201,6 +201,68 @@ fn two_copies_that_were_used_without_each_other_are_refused_together() {
     assert_eq!(volume.scrub().unwrap().bad_halves, 0);
 }
 
+/// The same while one of them serves, whichever was used last. It goes on alone, and takes a new one.
+#[test]
+fn a_copy_that_was_used_alone_does_not_return_to_the_one_that_was_too() {
+    for served in [0, 1] {
+        let files = Files::new("mirror-2");
+        let alone = |index| Volume::open_without_absent(files.targets(|at| at == index), None);
+        let other = 1 - served;
+        let volume = alone(served).unwrap();
+        volume.write(300, &content(4)).unwrap();
+        let apart = alone(other).unwrap();
+        apart.write(300, &content(5)).unwrap();
+        drop(apart);
+        for _ in 0..2 {
+            let error = volume.attach(files.target(other)).unwrap_err().to_string();
+            assert!(
+                error.contains("each was used without the other: give one of them"),
+                "{error}"
+            );
+            assert_eq!(error.lines().count(), 1, "{error}");
+            // As one that was used before this opening.
+            volume.write(400, &content(4)[100..200]).unwrap();
+        }
+        check(&volume, 4);
+        drop(volume);
+        let volume = Volume::open(files.targets(|at| at == served)).unwrap();
+        let error = volume.attach(files.target(other)).unwrap_err().to_string();
+        assert!(error.contains("each was used without the other"), "{error}");
+        volume
+            .attach(files.create(files.role(other), "new", false))
+            .unwrap();
+        volume.rebuild(files.role(other)).unwrap();
+        volume.detach(files.role(served), "it is lost");
+        check(&volume, 4);
+    }
+}
+
+/// One that this volume itself has left behind returns, although the volume was opened without an absent one before.
+#[test]
+fn a_copy_that_was_left_behind_returns() {
+    let files = Files::new("mirror-3");
+    drop(Volume::open_without_absent(files.targets(|index| index < 2), None).unwrap());
+    let volume = Volume::open(files.targets(|_| true)).unwrap();
+    volume.rebuild(files.role(2)).unwrap();
+    // The first one is away while the second one is told, and so on: none of them trusts the one that is left.
+    for (lost, seed) in [(0, 1), (1, 2)] {
+        volume.detach(files.role(lost), "it is lost");
+        volume.write(300, &content(seed)).unwrap();
+    }
+    volume.attach(files.target(0)).unwrap();
+    volume.rebuild(files.role(0)).unwrap();
+    volume.detach(files.role(2), "it is lost");
+    volume.write(300, &content(3)).unwrap();
+    for back in [1, 2] {
+        volume.attach(files.target(back)).unwrap();
+        volume.rebuild(files.role(back)).unwrap();
+    }
+    for lost in [0, 1] {
+        volume.detach(files.role(lost), "it is lost");
+        check(&volume, 3);
+    }
+}
+
 /// What counts as gone is what is not there when its opening begins: its epoch tells that something was.
 #[test]
 fn a_copy_that_fails_while_it_is_opened_does_not_count_as_gone() {

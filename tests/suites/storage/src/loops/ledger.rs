@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 pub(crate) const BLOCK: usize = 8;
 
 /// Versions that each sector may have. 0 is zeros.
+#[derive(Clone)]
 pub(crate) struct Ledger {
     sectors: Vec<Vec<u32>>,
     version: u32,
