@@ -10,6 +10,7 @@
 use crate::code;
 use crate::encryption::{SEALED_MIN, Seal};
 use crate::geometry::{Layout, PerTarget, Role};
+use bytes::Bytes;
 use lz4_flex::block::CompressTable;
 use std::cell::RefCell;
 
@@ -71,8 +72,8 @@ pub struct Encoded {
     pub kind: Kind,
     /// Stored bytes of the whole block.
     pub stored: u32,
-    /// The part of each role.
-    pub parts: PerTarget<Vec<u8>>,
+    /// The part of each role. They share their memory.
+    pub parts: PerTarget<Bytes>,
 }
 
 /// Encodes a block of up to 1 MiB.
@@ -105,7 +106,7 @@ fn empty(layout: Layout, kind: Kind) -> Encoded {
     Encoded {
         kind,
         stored: 0,
-        parts: layout.map(|_| Vec::new()),
+        parts: layout.map(|_| Bytes::new()),
     }
 }
 
@@ -134,7 +135,7 @@ fn encode_allocated(layout: Layout, block: &[u8], seal: Option<Seal<'_>>) -> Enc
                 split(layout, Kind::Lz4, bytes)
             }
         };
-        tries.learn(encoded.kind);
+        tries.learn(block, encoded.kind);
         if buffer.len() > KEPT {
             *buffer = Vec::new();
         }
@@ -144,56 +145,79 @@ fn encode_allocated(layout: Layout, block: &[u8], seal: Option<Seal<'_>>) -> Enc
 
 /// Bytes of a block for which each of two targets gives a unit of space.
 const UNITS: usize = 2 * 64;
+/// The part of a block that compression saves at least.
+const SAVED: usize = 16;
 
-/// True if so few stored bytes take less space. Each read would decompress others for nothing.
+/// True if so few stored bytes take clearly less space. Each read would decompress others for little.
 fn saves(stored: usize, block: usize) -> bool {
-    stored.div_ceil(UNITS) < block.div_ceil(UNITS)
+    stored.div_ceil(UNITS) < block.div_ceil(UNITS) && stored <= block - block / SAVED
 }
 
-/// Blocks in a row that saved nothing, after which compression is left out if a sample looks like noise, but for one of as many.
+/// Blocks in a row that saved nothing, after which compression is left out if a sample looks like noise or like the last one
+/// of them, but for one of as many.
 const IN_VAIN: u32 = 8;
-/// Bytes of a sample.
-const SAMPLE: usize = 512;
+/// Words of a sample.
+const SAMPLE: usize = 32;
 
 /// Whether compression has saved something lately.
 #[derive(Debug, Default)]
 struct Tries {
     /// Blocks in a row that saved nothing; behind so many, less a multiple.
     in_vain: u32,
+    /// How uneven the last one of them was that was compressed.
+    uneven: u32,
 }
 
 impl Tries {
     /// True if compression of a block should be tried.
     fn tries(&mut self, block: &[u8]) -> bool {
-        if self.in_vain <= IN_VAIN || !is_noise(block) {
+        if self.in_vain <= IN_VAIN {
             return true;
         }
-        self.learn(Kind::Raw);
+        let (uneven, noise) = unevenness(block);
+        // Bytes of some values only, such as those of numbers, save nothing either if none of them come again together.
+        if uneven > (noise + noise / 4).max(self.uneven + self.uneven / 8) {
+            return true;
+        }
+        self.in_vain = vain_after(self.in_vain);
         false
     }
 
-    fn learn(&mut self, kind: Kind) {
-        self.in_vain = match kind {
-            Kind::Raw if self.in_vain + 1 < 2 * IN_VAIN => self.in_vain + 1,
-            Kind::Raw => IN_VAIN,
-            _ => 0,
-        };
+    /// Compression was tried.
+    fn learn(&mut self, block: &[u8], kind: Kind) {
+        if kind != Kind::Raw {
+            *self = Self::default();
+            return;
+        }
+        self.in_vain = vain_after(self.in_vain);
+        if self.in_vain >= IN_VAIN {
+            self.uneven = unevenness(block).0;
+        }
     }
 }
 
-/// True if bytes from all of a block are as evenly distributed as noise.
-fn is_noise(block: &[u8]) -> bool {
-    let step = (block.len() / SAMPLE).max(1);
-    let mut counts = [0u32; 256];
-    let mut sampled = 0;
-    for part in block.chunks(step) {
-        counts[usize::from(part[sampled % part.len()])] += 1;
-        sampled += 1;
+fn vain_after(in_vain: u32) -> u32 {
+    match in_vain + 1 {
+        next if next < 2 * IN_VAIN => next,
+        _ => IN_VAIN,
     }
-    let squares: u32 = counts.iter().map(|count| count * count).sum();
+}
+
+/// How unevenly bytes from all of a block are distributed, and about how unevenly so many bytes of noise are.
+fn unevenness(block: &[u8]) -> (u32, u32) {
+    let words = block.as_chunks::<8>().0;
+    let step = (words.len() / SAMPLE).max(1);
+    let mut counts = [0u16; 256];
+    let mut sampled = 0;
+    for (nth, part) in words.chunks_exact(step).enumerate() {
+        for byte in part[nth % step] {
+            counts[usize::from(byte)] += 1;
+        }
+        sampled += 8;
+    }
+    let squares = counts.map(|count| u32::from(count) * u32::from(count));
     // Of noise the sum is about n + n^2 / 256.
-    let even = sampled + sampled * sampled / 256;
-    squares as usize <= even + even / 4
+    (squares.iter().sum(), sampled + sampled * sampled / 256)
 }
 
 /// A block as it is, or encrypted.
@@ -231,14 +255,35 @@ fn split(layout: Layout, kind: Kind, stored: &[u8]) -> Encoded {
             part
         })
         .collect();
+    let parities = match layout.is_mirror() {
+        true => 0,
+        false => layout.targets() - layout.needed(),
+    };
+    let mut all = Vec::with_capacity(stored.len() + parities * length);
+    all.extend_from_slice(stored);
+    for role in layout.roles().skip(layout.targets() - parities) {
+        code::append(role, &data, length, &mut all);
+    }
+    let all = Bytes::from(all);
+    let part = |role: Role| match data.get(role.index()) {
+        Some(part) => {
+            // The last ones may be empty.
+            let start = (role.index() * length).min(stored.len());
+            all.slice(start..start + part.len())
+        }
+        // Of a mirror, another copy of the only part of data.
+        None if layout.is_mirror() => all.clone(),
+        None => {
+            let nth = role.index() - layout.needed();
+            let start = stored.len() + nth * length;
+            all.slice(start..start + length)
+        }
+    };
     Encoded {
         kind,
         // Cannot fail: a block has at most 1 MiB, and a compressed one is shorter.
         stored: u32::try_from(stored.len()).unwrap_or(u32::MAX),
-        parts: layout.map(|role| match data.get(role.index()) {
-            Some(part) => part.to_vec(),
-            None => code::part(role, &data, length),
-        }),
+        parts: layout.map(part),
     }
 }
 
@@ -370,7 +415,7 @@ mod tests {
 
     fn data(encoded: &Encoded, layout: Layout) -> Vec<&[u8]> {
         let data = encoded.parts.iter().take(layout.needed());
-        data.map(Vec::as_slice).collect()
+        data.map(|part| &part[..]).collect()
     }
 
     #[track_caller]
@@ -420,7 +465,7 @@ mod tests {
         for seed in 0..808 {
             if tries.tries(&noise(seed)) {
                 tried += 1;
-                tries.learn(Kind::Raw);
+                tries.learn(&noise(seed), Kind::Raw);
             }
         }
         assert_eq!(tried, 8 + 100);

@@ -40,14 +40,14 @@ pub fn half_record(bytes: &[u8]) {
                 generation: u64::from(*generation),
                 kind: Kind::of(kind % 4).unwrap_or(Kind::Zero),
                 stored: u32::from(*stored),
-                data: data.to_vec(),
+                data: data.to_vec().into(),
             };
-            let parsed = record::parse(place, 0, &record::to_bytes(place, &half));
+            let parsed = record::parse(place, 0, &record::to_bytes(place, &half).into());
             let is_valid = *generation == 0 && half.fits(place.role);
             assert_eq!(parsed.ok(), is_valid.then_some(half));
         }
         _ => {
-            let _ = record::parse(place, 0, bytes);
+            let _ = record::parse(place, 0, &bytes.to_vec().into());
         }
     }
 }
@@ -86,7 +86,7 @@ pub fn target(bytes: &[u8]) {
         generation: u64::MAX,
         kind: Kind::Raw,
         stored: 64,
-        data: vec![7; 32],
+        data: vec![7; 32].into(),
     };
     if store.prepare(0, &half, 0).is_ok() {
         assert!(store.fetch(0, half.generation).is_ok());

@@ -433,7 +433,7 @@ fn generations_come_in_parts() {
         generation,
         kind: crate::block::Kind::Zero,
         stored: 0,
-        data: Vec::new(),
+        data: Vec::new().into(),
     };
     // Three generations of each are more than one answer has.
     let count = crate::store::PART_MAX as u64 / 3;
@@ -508,7 +508,7 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     let target = connect(&to, 1);
     target.mark(1, Mark::Complete).unwrap();
     let wrong = Half {
-        data: vec![1; 99],
+        data: vec![1; 99].into(),
         ..half(1)
     };
     let error = target.prepare(0, &wrong, 0).unwrap_err();

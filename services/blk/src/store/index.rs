@@ -323,7 +323,7 @@ pub(super) fn without_bytes(slot: &Slot) -> Half {
         generation: slot.generation,
         kind: slot.kind,
         stored: 0,
-        data: Vec::new(),
+        data: bytes::Bytes::new(),
     }
 }
 

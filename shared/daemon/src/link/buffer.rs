@@ -31,24 +31,26 @@ impl Buffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Removes `count` bytes from the front, and returns a `part` of them. A long part that ends the queue is not copied
-    /// elsewhere.
-    pub(super) fn take(&mut self, count: usize, part: Range<usize>) -> Vec<u8> {
-        if count < self.len() || count < KEPT {
+    /// Removes `count` bytes from the front, and returns a `part` of them, up to the end of a vector: its bytes from the
+    /// returned number on. A long part is not copied elsewhere, unless more bytes are queued behind it.
+    pub(super) fn take(&mut self, count: usize, part: Range<usize>) -> (Vec<u8>, usize) {
+        let behind = self.len() - count;
+        if behind > count || count < KEPT {
             let taken = self.bytes()[part].to_vec();
             self.consume(count);
-            return taken;
+            return (taken, 0);
         }
-        let mut taken = std::mem::take(&mut self.bytes);
+        let behind = self.bytes()[count..].to_vec();
+        let mut taken = std::mem::replace(&mut self.bytes, behind);
         let head = std::mem::take(&mut self.head);
         taken.truncate(head + part.end);
-        taken.drain(..head + part.start);
-        taken
+        (taken, head + part.start)
     }
 
-    /// Place for at least `count` more bytes behind the others.
+    /// Place for `count` more bytes behind the others.
     pub(super) fn place(&mut self, count: usize) -> &mut Vec<u8> {
-        self.bytes.reserve(count);
+        // What comes behind them would be copied.
+        self.bytes.reserve_exact(count);
         &mut self.bytes
     }
 
@@ -97,7 +99,8 @@ mod tests {
                 buffer.push(&all[from..]);
             }
             let before = buffer.bytes()[part.clone()].to_vec();
-            assert!(buffer.take(count, part) == before);
+            let (taken, start) = buffer.take(count, part);
+            assert!(taken[start..] == before);
         }
         assert!(buffer.is_empty());
         assert!(buffer.bytes.capacity() <= KEPT);
