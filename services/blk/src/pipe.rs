@@ -247,7 +247,7 @@ impl Pipe {
         // Another thread may close the connection meanwhile, which ends the wait.
         let polled = poll(&mut fds, Some(left));
         let mut state = self.state();
-        while matches!((&self.wake.0).read(&mut [0; 64]), Ok(1..)) {}
+        while fds[1].revents != 0 && matches!((&self.wake.0).read(&mut [0; 64]), Ok(1..)) {}
         state.reading = false;
         state.left = None;
         match polled {

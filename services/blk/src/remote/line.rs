@@ -10,6 +10,7 @@
 use super::parts::Parts;
 use super::pieces::{Line, Piece};
 use super::wire::{Answer, Call};
+use crate::crc32c::{crc32c, crc32c_append};
 use crate::pipe::{Broken, Pipe};
 use crate::record::RECORD_MAX;
 use crate::store::Step;
@@ -92,7 +93,7 @@ impl End {
         let piece = Piece {
             address: theirs.address,
             length: 16,
-            crc: crc32c::crc32c(&theirs.token),
+            crc: crc32c(&theirs.token),
         };
         match self.read(piece, |bytes| bytes == theirs.token)? {
             true => Ok(()),
@@ -114,7 +115,7 @@ impl End {
         let mut reads = self.reads();
         let bytes = reads.read(from, length, self.limit);
         let bytes = bytes.map_err(|error| format!("a read by RDMA of {length} bytes: {error}"))?;
-        match crc32c::crc32c(bytes) == piece.crc {
+        match crc32c(bytes) == piece.crc {
             true => Ok(parse(bytes)),
             false => Err(format!(
                 "a read by RDMA of {length} bytes: the checksum is wrong"
@@ -139,7 +140,7 @@ fn fill(slot: &mut Slot, parts: &Parts<'_>) -> Option<Piece> {
     let (mut fits, mut crc) = (true, 0);
     for part in parts.all() {
         fits = fits && slot.push(part);
-        crc = crc32c::crc32c_append(crc, part);
+        crc = crc32c_append(crc, part);
     }
     fits.then(|| Piece {
         address: slot.address(),

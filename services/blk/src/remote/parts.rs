@@ -139,7 +139,9 @@ mod tests {
         let Call::Steps(steps_of_call) = call else {
             panic!("{call:?}");
         };
-        assert_eq!(Parts::of_steps(&steps, None).all()[1], &long.data[..]);
+        let parts = Parts::of_steps(&steps, None);
+        assert_eq!(parts.all().len(), 3);
+        assert_eq!(parts.all()[1].as_ptr(), long.data.as_ptr(), "a copy");
         let into = Call::parse(&Parts::of_steps(&steps, Some(7)).to_bytes().into());
         assert_eq!(into, Ok(Call::Into(7, steps_of_call)));
         for answer in answers() {

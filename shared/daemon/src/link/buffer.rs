@@ -47,10 +47,13 @@ impl Buffer {
         (taken, head + part.start)
     }
 
-    /// Place for `count` more bytes behind the others.
+    /// Place for at least `count` more bytes behind the others.
     pub(super) fn place(&mut self, count: usize) -> &mut Vec<u8> {
-        // What comes behind them would be copied.
-        self.bytes.reserve_exact(count);
+        match self.bytes.len() < count {
+            // What comes behind them would be copied.
+            true => self.bytes.reserve_exact(count),
+            false => self.bytes.reserve(count),
+        }
         &mut self.bytes
     }
 
@@ -93,14 +96,23 @@ mod tests {
         left.extend_from_slice(buffer.bytes());
         buffer.consume(buffer.len());
         assert!(left == all && buffer.is_empty());
-        for (count, part) in [(7, 2..5), (100_000, 9..99_990), (99_993, 13..99_993)] {
+        for (count, part) in [
+            (7, 2..5),
+            (90_000, 5..90_000),
+            (100_000, 9..99_990),
+            (9993, 13..9993),
+        ] {
             let from = all.len() - 200_000;
             if buffer.is_empty() {
                 buffer.push(&all[from..]);
             }
             let before = buffer.bytes()[part.clone()].to_vec();
+            let address = buffer.bytes()[part.start..].as_ptr();
             let (taken, start) = buffer.take(count, part);
             assert!(taken[start..] == before);
+            let is_copy = taken[start..].as_ptr() != address;
+            // Fewer bytes than a short frame, or than follow, are copied.
+            assert_eq!(is_copy, count < KEPT || buffer.len() > count);
         }
         assert!(buffer.is_empty());
         assert!(buffer.bytes.capacity() <= KEPT);

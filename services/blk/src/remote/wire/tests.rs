@@ -183,3 +183,43 @@ fn messages_survive_the_wire_and_no_other_length_does() {
         assert!(Call::parse(&step.to_bytes().into()).is_err(), "{step:?}");
     }
 }
+
+/// Half blocks of calls and answers stay in the frame that has arrived.
+#[test]
+fn half_blocks_of_a_message_are_not_copied() {
+    let half = || Half {
+        data: vec![7; 2048].into(),
+        ..half()
+    };
+    let prepare = || Call::Prepare {
+        block: 1,
+        keep: 2,
+        half: half(),
+    };
+    let call: Bytes = Call::Steps(vec![prepare(), prepare()]).to_bytes().into();
+    let answers = Answer::Steps(vec![Answer::Half(half()), Answer::Half(half())]);
+    let answer: Bytes = answers.to_bytes(1).into();
+    let of_call = match Call::parse(&call) {
+        Ok(Call::Steps(steps)) => steps.into_iter().map(|step| match step {
+            Call::Prepare { half, .. } => half,
+            other => panic!("{other:?}"),
+        }),
+        other => panic!("{other:?}"),
+    };
+    let of_answer = match Answer::parse(&answer) {
+        Ok(Answer::Steps(answers)) => answers.into_iter().map(|answer| match answer {
+            Answer::Half(half) => half,
+            other => panic!("{other:?}"),
+        }),
+        other => panic!("{other:?}"),
+    };
+    for (message, parsed) in [
+        (&call, of_call.collect::<Vec<_>>()),
+        (&answer, of_answer.collect()),
+    ] {
+        assert_eq!(parsed, [half(), half()]);
+        for half in parsed {
+            assert!(message.as_ptr_range().contains(&half.data.as_ptr()));
+        }
+    }
+}
