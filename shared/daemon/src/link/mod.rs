@@ -8,6 +8,7 @@
 //! frame ends in a seal over its number, its header and its bytes. The program defines the bodies.
 
 mod buffer;
+mod reach;
 
 use super::budget::{Budget, Exceeded, Payer, Share};
 use super::poll::{poll, pollfd};
@@ -15,12 +16,13 @@ use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
 use super::text::printable;
 use buffer::Buffer;
 use bytes::Bytes;
+pub use reach::{keep_alive, reach, reach_within};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::borrow::Cow;
 use std::io::{self, IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
@@ -47,9 +49,6 @@ const CHUNK: usize = 16 << 10;
 
 /// The longest reason of a refusal in bytes.
 const REASON_MAX: usize = STRANGER_FRAME_MAX / 2;
-
-/// Interval between attempts to reach a peer that does not listen yet.
-const RETRY: Duration = Duration::from_millis(20);
 
 /// Format parameters of one program's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +162,9 @@ enum Class {
     Proof = 3,
     Refused = 4,
 }
+
+/// The body of a frame: the bytes from the number on.
+type Body = (Vec<u8>, usize);
 
 /// State of the mutual authentication.
 #[derive(Debug)]
@@ -382,8 +384,7 @@ impl Link {
         Ok(taken.map(|(body, start)| Bytes::from(body).slice(start..)))
     }
 
-    /// The body of a complete frame: the bytes from the number on.
-    fn taken(&mut self) -> Result<Option<(Vec<u8>, usize)>, LinkError> {
+    fn taken(&mut self) -> Result<Option<Body>, LinkError> {
         loop {
             while let Some((class, body)) = self.buffered()? {
                 if let Some(body) = self.hear(class, body)? {
@@ -525,7 +526,7 @@ impl Link {
     }
 
     /// Removes a complete frame from the input and checks its seal.
-    fn buffered(&mut self) -> Result<Option<(Class, (Vec<u8>, usize))>, LinkError> {
+    fn buffered(&mut self) -> Result<Option<(Class, Body)>, LinkError> {
         let input = self.input.bytes();
         let Some((head, rest)) = input.split_first_chunk::<{ HEADER + 1 }>() else {
             // Rejects another protocol as early as its first bytes show.
@@ -591,11 +592,7 @@ impl Link {
     }
 
     /// Handles the frames of the link itself; returns the body of a program's frame.
-    fn hear(
-        &mut self,
-        class: Class,
-        (all, start): (Vec<u8>, usize),
-    ) -> Result<Option<(Vec<u8>, usize)>, LinkError> {
+    fn hear(&mut self, class: Class, (all, start): Body) -> Result<Option<Body>, LinkError> {
         let malformed = LinkError::Malformed;
         let body = &all[start..];
         if class == Class::Refused {
@@ -739,70 +736,6 @@ impl Class {
         .find(|class| *class as u8 == byte)
         .ok_or(LinkError::Malformed("a frame of an unknown class"))
     }
-}
-
-/// Connects to `host:port` with retries until `limit`. Blocks.
-///
-/// # Errors
-/// The error of the last attempt.
-pub fn reach(address: &str, limit: Duration) -> io::Result<TcpStream> {
-    reach_within(address, limit, limit)
-}
-
-/// As [`reach`]. Gives up after `absent_limit` if the answer is that nothing listens there, or that no such host exists.
-///
-/// # Errors
-/// The error of the last attempt.
-pub fn reach_within(
-    address: &str,
-    limit: Duration,
-    absent_limit: Duration,
-) -> io::Result<TcpStream> {
-    let start = Instant::now();
-    loop {
-        let left = limit.saturating_sub(start.elapsed());
-        let error = match connect_once(address, left.max(RETRY)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
-        };
-        let is_over = match error.kind() {
-            io::ErrorKind::InvalidInput => true,
-            // The peer may exist: its queue of callers is full, or the network drops packets.
-            io::ErrorKind::TimedOut => left <= RETRY,
-            _ => left.min(absent_limit.saturating_sub(start.elapsed())) <= RETRY,
-        };
-        if is_over {
-            return Err(error);
-        }
-        std::thread::sleep(RETRY);
-    }
-}
-
-fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("'{address}' names no address"),
-    );
-    for resolved in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&resolved, limit) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// A peer that loses power does not close its connections: the kernel closes them after about ten seconds of silence.
-///
-/// # Errors
-/// Errors of the system.
-pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(5))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2))?;
-    sockopt::set_tcp_keepcnt(stream, 3)?;
-    // The same limit for unacknowledged data, in milliseconds.
-    Ok(sockopt::set_tcp_user_timeout(stream, 11_000)?)
 }
 
 fn word(header: &[u8; HEADER], at: usize) -> u32 {
