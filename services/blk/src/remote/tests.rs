@@ -96,6 +96,23 @@ fn a_volume_on_three_processes_keeps_its_data() {
     assert_eq!(later.scrub().unwrap().bad_halves, 0);
 }
 
+/// Layouts other than 2+1 also tell their targets which of them are trusted.
+#[test]
+fn volumes_of_other_layouts_keep_their_data() {
+    for layout in ["mirror-2", "mirror-3", "3+2"] {
+        let layout: crate::Layout = layout.parse().unwrap();
+        let addresses: Vec<String> = layout.roles().map(start).collect();
+        let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+        volume.write(5000, &[7; 10_000]).unwrap();
+        volume.flush().unwrap();
+        drop(volume);
+        let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+        let mut back = [0; 10_000];
+        volume.read(5000, &mut back).unwrap();
+        assert_eq!(back, [7; 10_000], "{layout}");
+    }
+}
+
 #[test]
 fn a_late_call_of_an_earlier_connection_has_no_effect() {
     let to = start(Role::FIRST);

@@ -158,7 +158,8 @@ impl Call {
                 match mark {
                     Mark::Members(members) => put_members(writer, members),
                     Mark::Wrapping(wrapping) => put_wrapping(writer, wrapping),
-                    _ => {}
+                    Mark::Trusted(trusted) => put_trusted(writer, trusted),
+                    Mark::Owned | Mark::Agreed | Mark::Complete | Mark::Equal => {}
                 }
                 writer.raw(owner).u8(u8::from(*take_over))
             }

@@ -53,6 +53,16 @@ fn calls() -> Vec<Call> {
         },
         Call::Flush,
         Call::Mark {
+            epoch: 4,
+            mark: Mark::Trusted(Trusted {
+                epoch: 4,
+                revision: 2,
+                roles: 5,
+            }),
+            owner: [7; 16],
+            take_over: false,
+        },
+        Call::Mark {
             epoch: 3,
             mark: Mark::Agreed,
             owner: [7; 16],
