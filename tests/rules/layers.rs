@@ -346,7 +346,9 @@ const CRATES: &[Crate] = &[
         layers: &[
             (
                 "basics",
-                &["crew", "roles", "geometry", "error", "pipe", "say"],
+                &[
+                    "crc32c", "crew", "roles", "geometry", "error", "pipe", "say",
+                ],
             ),
             (
                 "formats",

@@ -108,25 +108,31 @@ fn add(to: &mut [u8], from: &[u8], factor: u8) {
     }
 }
 
-/// The sum of parts, each with its factor.
-fn sum<'a>(parts: impl Iterator<Item = (&'a [u8], u8)>, length: usize) -> Vec<u8> {
-    let mut sum = Vec::new();
+/// Adds the sum of parts, each with its factor, behind the bytes of `to`.
+fn sum<'a>(parts: impl Iterator<Item = (&'a [u8], u8)>, length: usize, to: &mut Vec<u8>) {
+    let start = to.len();
     for (part, factor) in parts.filter(|(_, factor)| *factor != 0) {
-        if sum.is_empty() && factor == 1 {
-            sum.extend_from_slice(&part[..part.len().min(length)]);
-            sum.resize(length, 0);
+        if to.len() == start && factor == 1 {
+            to.extend_from_slice(&part[..part.len().min(length)]);
+            to.resize(start + length, 0);
             continue;
         }
-        sum.resize(length, 0);
-        add(&mut sum, &part[..part.len().min(length)], factor);
+        to.resize(start + length, 0);
+        add(&mut to[start..], &part[..part.len().min(length)], factor);
     }
-    sum.resize(length, 0);
-    sum
+    to.resize(start + length, 0);
 }
 
-/// The part of a role, from all parts of data. Shorter ones are continued with zeros.
+/// Adds the part of a role, from all parts of data, behind the bytes of `to`. Shorter ones are continued with zeros.
+pub(crate) fn append(role: Role, data: &[&[u8]], length: usize, to: &mut Vec<u8>) {
+    sum(data.iter().copied().zip(row(role)), length, to);
+}
+
+/// As [`append`], alone.
 pub(crate) fn part(role: Role, data: &[&[u8]], length: usize) -> Vec<u8> {
-    sum(data.iter().copied().zip(row(role)), length)
+    let mut part = Vec::new();
+    append(role, data, length, &mut part);
+    part
 }
 
 /// The part of a role from `needed` others. None: these do not restore it.
@@ -143,7 +149,9 @@ pub(crate) fn restored(role: Role, others: &[(Role, &[u8])], length: usize) -> O
         products.fold(0, |sum, product| sum ^ product)
     };
     let parts = others.iter().map(|(_, part)| *part);
-    Some(sum(parts.zip((0..needed).map(factor)), length))
+    let mut part = Vec::new();
+    sum(parts.zip((0..needed).map(factor)), length, &mut part);
+    Some(part)
 }
 
 /// The inverse of a square matrix, by elimination.

@@ -2,6 +2,7 @@
 //! reserve more memory than the input length justifies.
 
 use crate::block::{self, Kind};
+use crate::crc32c::{crc32c, crc32c_append};
 use crate::disk::Disk;
 use crate::frames::{Answer, Hello, Request, Welcome};
 use crate::geometry::{Geometry, Id, Role};
@@ -40,14 +41,14 @@ pub fn half_record(bytes: &[u8]) {
                 generation: u64::from(*generation),
                 kind: Kind::of(kind % 4).unwrap_or(Kind::Zero),
                 stored: u32::from(*stored),
-                data: data.to_vec(),
+                data: data.to_vec().into(),
             };
-            let parsed = record::parse(place, 0, &record::to_bytes(place, &half));
+            let parsed = record::parse(place, 0, &record::to_bytes(place, &half).into());
             let is_valid = *generation == 0 && half.fits(place.role);
             assert_eq!(parsed.ok(), is_valid.then_some(half));
         }
         _ => {
-            let _ = record::parse(place, 0, bytes);
+            let _ = record::parse(place, 0, &bytes.to_vec().into());
         }
     }
 }
@@ -86,7 +87,7 @@ pub fn target(bytes: &[u8]) {
         generation: u64::MAX,
         kind: Kind::Raw,
         stored: 64,
-        data: vec![7; 32],
+        data: vec![7; 32].into(),
     };
     if store.prepare(0, &half, 0).is_ok() {
         assert!(store.fetch(0, half.generation).is_ok());
@@ -108,7 +109,7 @@ fn sealed(medium: &MemoryMedium, bytes: &[u8]) {
         superblock[at..at + 7].fill(0);
         superblock[at + 7] &= 127;
     }
-    let crc = crc32c::crc32c(&superblock[..144]);
+    let crc = crc32c(&superblock[..144]);
     superblock[144..].copy_from_slice(&crc.to_be_bytes());
     let _ = medium.write(0, &superblock);
     let room = u64::from(superblock[103]);
@@ -120,7 +121,7 @@ fn sealed(medium: &MemoryMedium, bytes: &[u8]) {
     for (sector, fields) in (0..16_u64).zip(slots.chunks(8 * 3 * 17)) {
         let mut bytes = [0; 512];
         bytes[3] = sector.to_le_bytes()[0];
-        let number = crc32c::crc32c_append(crc32c::crc32c(&sector.to_be_bytes()), &bytes[..4]);
+        let number = crc32c_append(crc32c(&sector.to_be_bytes()), &bytes[..4]);
         bytes[4..8].copy_from_slice(&number.to_be_bytes());
         for (nth, fields) in (0..24).zip(fields.chunks(17)) {
             let slot = &mut bytes[8 + nth * 21..][..21];
@@ -129,7 +130,7 @@ fn sealed(medium: &MemoryMedium, bytes: &[u8]) {
             slot[8..12].fill(0);
             slot[13] = 0;
             let block = sector * 8 + nth as u64 / 3;
-            let crc = crc32c::crc32c_append(crc32c::crc32c(&block.to_be_bytes()), &slot[..17]);
+            let crc = crc32c_append(crc32c(&block.to_be_bytes()), &slot[..17]);
             slot[17..].copy_from_slice(&crc.to_be_bytes());
         }
         let _ = medium.write(slots_at + sector * 512, &bytes);

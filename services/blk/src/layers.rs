@@ -10,6 +10,7 @@
 //! layer that has it. Each layer has blocks of its own at the targets, which are like all others: two targets hold each, and
 //! rebuild, scrub and replacement know no difference. A layer that was deleted takes over what the next one has.
 
+use crate::crc32c::crc32c;
 use crate::error::{BlkError, Result};
 use std::ops::Range;
 
@@ -336,7 +337,7 @@ impl Layers {
         }
         let length = short(bytes.len() as u64 + 4);
         bytes[4..8].copy_from_slice(&length);
-        let crc = crc32c::crc32c(&bytes);
+        let crc = crc32c(&bytes);
         bytes.extend(crc.to_be_bytes());
         bytes
     }
@@ -352,7 +353,7 @@ impl Layers {
             return None;
         }
         let (content, crc) = bytes.get(..length)?.split_last_chunk::<4>()?;
-        if crc32c::crc32c(content).to_be_bytes() != *crc {
+        if crc32c(content).to_be_bytes() != *crc {
             return None;
         }
         let mut rest = Words(content.get(8..)?);

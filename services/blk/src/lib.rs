@@ -30,6 +30,7 @@ pub mod aio;
 pub mod block;
 pub mod client;
 mod code;
+mod crc32c;
 mod crew;
 pub mod disk;
 pub mod encryption;

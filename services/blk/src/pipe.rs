@@ -1,13 +1,14 @@
 //! Calls over one connection, several at a time, by any number of threads. No thread of its own: one of the threads that
 //! wait reads for all.
 
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use xgvmi_daemon::{Link, poll, pollfd};
+use xgvmi_daemon::{Link, LinkError, poll, pollfd};
 
 /// Time after which a call that is late asks again whether it is given up.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -66,7 +67,7 @@ struct State {
     /// Number of the next call.
     next: u64,
     /// Answers that nobody has taken yet.
-    answers: HashMap<u64, Vec<u8>>,
+    answers: HashMap<u64, Bytes>,
     /// Calls without an answer.
     open: usize,
     /// A thread waits for the socket, without the lock.
@@ -105,10 +106,22 @@ impl Pipe {
 
     /// Sends a call, which `bytes` makes of its number. Each number must be given to [`Pipe::wait`] once.
     pub(crate) fn send(&self, bytes: impl FnOnce(u64) -> Vec<u8>) -> Result<u64> {
+        self.send_by(|link, number| link.send(&bytes(number)))
+    }
+
+    /// As [`Pipe::send`], of a call in parts.
+    pub(crate) fn send_parts(&self, parts: &[&[u8]]) -> Result<u64> {
+        self.send_by(|link, _| link.send_parts(parts))
+    }
+
+    fn send_by(
+        &self,
+        send: impl FnOnce(&mut Link, u64) -> std::result::Result<(), LinkError>,
+    ) -> Result<u64> {
         let mut state = self.state();
         let number = state.next;
         let link = state.link()?;
-        if let Err(error) = link.send(&bytes(number)) {
+        if let Err(error) = send(link, number) {
             return Err(self.close(&mut state, error.to_string()));
         }
         let is_left = link.wants_to_send();
@@ -122,7 +135,7 @@ impl Pipe {
     }
 
     /// Waits for the answer to a call.
-    pub(crate) fn wait(&self, number: u64) -> Result<Vec<u8>> {
+    pub(crate) fn wait(&self, number: u64) -> Result<Bytes> {
         self.wait_longer(number, self.limit, |_, _| true)
     }
 
@@ -133,7 +146,7 @@ impl Pipe {
         number: u64,
         longest: Duration,
         gives_up: impl Fn(&str, Duration) -> bool,
-    ) -> Result<Vec<u8>> {
+    ) -> Result<Bytes> {
         let begun = Instant::now();
         let mut limit = self.limit;
         loop {
@@ -191,7 +204,7 @@ impl Pipe {
     }
 
     /// Takes the answer, or takes part in waiting for one.
-    fn look(&self, number: u64, end: Instant) -> Result<Option<Vec<u8>>> {
+    fn look(&self, number: u64, end: Instant) -> Result<Option<Bytes>> {
         let mut state = self.state();
         let answer = state.answers.remove(&number);
         if answer.is_some() || end <= Instant::now() {
@@ -234,7 +247,7 @@ impl Pipe {
         // Another thread may close the connection meanwhile, which ends the wait.
         let polled = poll(&mut fds, Some(left));
         let mut state = self.state();
-        while matches!((&self.wake.0).read(&mut [0; 64]), Ok(1..)) {}
+        while fds[1].revents != 0 && matches!((&self.wake.0).read(&mut [0; 64]), Ok(1..)) {}
         state.reading = false;
         state.left = None;
         match polled {
@@ -253,7 +266,7 @@ impl Pipe {
     fn receive(&self, state: &mut State) -> Result<()> {
         loop {
             let link = state.link()?;
-            let taken = link.flush().and_then(|()| link.take());
+            let taken = link.flush().and_then(|()| link.take_shared());
             let bytes = match taken {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => return Ok(()),
@@ -370,9 +383,9 @@ mod tests {
             peer.read_exact(&mut calls).unwrap();
             assert!(calls.ends_with(&[7; 4096]));
             answer(&mut peer, long);
-            assert_eq!(pipe.wait(long).unwrap(), long.to_le_bytes());
+            assert_eq!(pipe.wait(long).unwrap()[..], long.to_le_bytes());
             answer(&mut peer, short);
-            assert_eq!(waits.join().unwrap().unwrap(), short.to_le_bytes());
+            assert_eq!(waits.join().unwrap().unwrap()[..], short.to_le_bytes());
         });
     }
 

@@ -73,7 +73,8 @@ fn parities_are_those_of_libisal() {
             let encoded = encode(layout, &noise(size, layout.targets() as u64));
             assert_eq!(encoded.kind, Kind::Raw);
             let length = encoded.parts[0].len();
-            let mut data = encoded.parts[..layout.needed()].to_vec();
+            let data = encoded.parts.iter().take(layout.needed());
+            let mut data: Vec<Vec<u8>> = data.map(|part| part.to_vec()).collect();
             data.iter_mut().for_each(|part| part.resize(length, 0));
             let parities = &encoded.parts[layout.needed()..];
             let stock = isal.parities(&data, layout.spare());

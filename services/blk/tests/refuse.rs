@@ -354,7 +354,7 @@ fn lz4_refused(stored: &[u8]) {
             generation: 1,
             kind: Kind::Lz4,
             stored: u32::try_from(stored.len()).unwrap(),
-            data: data.to_vec(),
+            data: data.to_vec().into(),
         };
         assert_eq!(data.len(), part_length(half.stored, store.identity().role));
         store.prepare(1, &half, 0).unwrap();

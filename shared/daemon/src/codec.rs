@@ -37,6 +37,13 @@ impl Writer {
         Self { bytes: memory }
     }
 
+    /// Bytes of the message so far.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Appends a byte.
     #[inline]
     pub fn u8(&mut self, value: u8) -> &mut Self {

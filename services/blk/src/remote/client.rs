@@ -1,7 +1,7 @@
 //! A target in another process, as the volume uses it.
 
 use super::line::{Rdma, VolumeEnd};
-use super::parts::steps_to_bytes;
+use super::parts::Parts;
 use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX};
 use crate::error::{BlkError, Result};
 use crate::geometry::Geometry;
@@ -10,6 +10,7 @@ use crate::pipe::{Broken, Pipe};
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, Changed, Identity, Mark, Part, Seating, Step, Target, Usage};
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -203,7 +204,7 @@ impl RemoteTarget {
     fn send_steps(&self, steps: &[Step<'_>], begun: &mut Vec<Begun>) {
         let sent = match &self.line {
             Some(line) => line.send(&self.pipe, steps, self.identity().geometry.block_len() / 2),
-            None => self.pipe.send(|_| steps_to_bytes(steps, None)),
+            None => self.pipe.send_parts(&Parts::of_steps(steps, None).all()),
         };
         begun.extend(steps.iter().enumerate().map(|(nth, step)| match &sent {
             Ok(call) => {
@@ -246,7 +247,7 @@ fn join(name: &str, pipe: &Pipe, rdma: &Rdma, limit: Duration) -> Result<Option<
     }
 }
 
-fn parse(name: &str, pipe: &Pipe, bytes: Result<Vec<u8>, Broken>) -> Result<Answer> {
+fn parse(name: &str, pipe: &Pipe, bytes: Result<Bytes, Broken>) -> Result<Answer> {
     let bytes = bytes.map_err(|error| unreachable(name, &error))?;
     Answer::parse(&bytes).map_err(|error| unreachable(name, &pipe.shut(&error.to_string())))
 }

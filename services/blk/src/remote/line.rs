@@ -7,12 +7,14 @@
 //! which is free again when the volume has read it. Without a free slot, a call or an answer travels in its frame. Each
 //! connection has a protection domain of its own: a peer reaches its own slots only.
 
-use super::parts::{steps_in_parts, steps_to_bytes};
+use super::parts::Parts;
 use super::pieces::{Line, Piece};
 use super::wire::{Answer, Call};
+use crate::crc32c::{crc32c, crc32c_append};
 use crate::pipe::{Broken, Pipe};
 use crate::record::RECORD_MAX;
 use crate::store::Step;
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -91,7 +93,7 @@ impl End {
         let piece = Piece {
             address: theirs.address,
             length: 16,
-            crc: crc32c::crc32c(&theirs.token),
+            crc: crc32c(&theirs.token),
         };
         match self.read(piece, |bytes| bytes == theirs.token)? {
             true => Ok(()),
@@ -113,7 +115,7 @@ impl End {
         let mut reads = self.reads();
         let bytes = reads.read(from, length, self.limit);
         let bytes = bytes.map_err(|error| format!("a read by RDMA of {length} bytes: {error}"))?;
-        match crc32c::crc32c(bytes) == piece.crc {
+        match crc32c(bytes) == piece.crc {
             true => Ok(parse(bytes)),
             false => Err(format!(
                 "a read by RDMA of {length} bytes: the checksum is wrong"
@@ -133,13 +135,13 @@ impl End {
 }
 
 /// Fills a slot with the parts of a message. `None` if it is too long.
-fn fill(slot: &mut Slot, parts: impl FnOnce(&mut dyn FnMut(&[u8]))) -> Option<Piece> {
+fn fill(slot: &mut Slot, parts: &Parts<'_>) -> Option<Piece> {
     slot.clear();
     let (mut fits, mut crc) = (true, 0);
-    parts(&mut |part| {
+    for part in parts.all() {
         fits = fits && slot.push(part);
-        crc = crc32c::crc32c_append(crc, part);
-    });
+        crc = crc32c_append(crc, part);
+    }
     fits.then(|| Piece {
         address: slot.address(),
         // A slot is shorter.
@@ -173,7 +175,7 @@ impl TargetEnd {
     pub(super) fn message(&mut self, (number, slot): (u64, u16), answer: &Answer) -> Vec<u8> {
         let slot = self.slots.get_mut(usize::from(slot));
         let slot = slot.filter(|_| answer.length() > FRAME_BYTES);
-        let piece = slot.and_then(|slot| fill(slot, |put| answer.in_parts(number, put)));
+        let piece = slot.and_then(|slot| fill(slot, &Parts::of_answer(answer, number)));
         match piece {
             Some(piece) => Answer::Pull(piece).to_bytes(number),
             None => answer.to_bytes(number),
@@ -245,12 +247,12 @@ impl VolumeEnd {
         let mut slot = (to > FRAME_BYTES).then(|| self.end.take()).flatten();
         let piece = slot
             .as_mut()
-            .and_then(|slot| fill(slot, |put| steps_in_parts(steps, put)));
+            .and_then(|slot| fill(slot, &Parts::of_steps(steps, None)));
         let answer = (back > FRAME_BYTES).then(|| self.free().pop()).flatten();
-        let sent = pipe.send(|_| match piece {
-            Some(piece) => Call::Pull(answer, piece).to_bytes(),
-            None => steps_to_bytes(steps, answer),
-        });
+        let sent = match piece {
+            Some(piece) => pipe.send(|_| Call::Pull(answer, piece).to_bytes()),
+            None => pipe.send_parts(&Parts::of_steps(steps, answer).all()),
+        };
         let open = Open {
             _steps: slot,
             answer,
@@ -293,7 +295,9 @@ impl VolumeEnd {
         if piece.address != first.wrapping_add(at) {
             return Err("it answers by another slot than the call names".to_owned());
         }
-        let parsed = self.end.read(piece, Answer::parse)?;
+        let parsed = self
+            .end
+            .read(piece, |bytes| Answer::parse(&Bytes::copy_from_slice(bytes)))?;
         match parsed.map_err(|error| error.to_string())? {
             Answer::Pull(_) => Err("an answer in a slot names a slot".to_owned()),
             answer => Ok(answer),

@@ -18,8 +18,9 @@ pub use server::{Load, TargetServer};
 
 /// Parses a call and an answer, for fuzz targets.
 pub(crate) fn any_bytes(bytes: &[u8]) {
+    let bytes = &bytes::Bytes::copy_from_slice(bytes);
     if let Ok(call) = wire::Call::parse(bytes) {
-        assert_eq!(wire::Call::parse(&call.to_bytes()), Ok(call));
+        assert_eq!(wire::Call::parse(&call.to_bytes().into()), Ok(call));
     }
     let _ = wire::Answer::parse(bytes);
 }

@@ -8,12 +8,14 @@
 //! behind them.
 
 use super::line::{End, Rdma, SLOT_BYTES, SLOTS, TargetEnd};
+use super::parts::Parts;
 use super::pieces::Line;
 use super::syncs::Syncs;
 use super::wire::{Answer, CALL_MAX, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::say::say;
 use crate::store::{EPOCH_MAX, Identity, Mark, Step, Store, Target, Usage};
+use bytes::Bytes;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
@@ -267,13 +269,13 @@ impl TargetServer {
         peer: &Arc<Peer>,
         mut place: Place,
     ) -> Result<(), LinkError> {
-        let parse = |bytes: &[u8]| {
+        let parse = |bytes: &Bytes| {
             Call::parse(bytes).map_err(|_| LinkError::Malformed("a call that there is not"))
         };
         let Some(bytes) = link.wait(GREETING)? else {
             return Err(LinkError::Malformed("it does not say hello in time"));
         };
-        let mut next = Some(parse(&bytes)?);
+        let mut next = Some(parse(&bytes.into())?);
         // The first call: the peer has proved the secret.
         if let Err(full) = place.admit() {
             link.refuse(&full.to_string());
@@ -295,7 +297,7 @@ impl TargetServer {
                     syncs.begin(move |call| server.answer(call, &peer))?;
                 }
                 if !syncs.is_full() {
-                    next = link.take()?.map(|bytes| parse(&bytes)).transpose()?;
+                    next = link.take_shared()?.as_ref().map(parse).transpose()?;
                 }
                 if next.is_none() {
                     link.flush()?;
@@ -366,7 +368,7 @@ impl TargetServer {
 
     fn send(&self, link: &mut Link, call: u64, answer: &Answer) -> Result<(), LinkError> {
         self.count(answer);
-        link.send(&answer.to_bytes(call))
+        link.send_parts(&Parts::of_answer(answer, call).all())
     }
 
     /// True for a call of the owner that waits for the disk.
@@ -602,7 +604,8 @@ fn pull(call: Call, joined: Option<&Joined>) -> Result<Taken, LinkError> {
             if slot.is_none_or(has) && (1..=SLOT_BYTES).contains(&(piece.length as usize)) =>
         {
             let joined = joined.ok_or(LinkError::Malformed(NO_SLOT))?;
-            let read = joined.line.end().read(piece, Call::parse);
+            let copied = |bytes: &[u8]| Call::parse(&Bytes::copy_from_slice(bytes));
+            let read = joined.line.end().read(piece, copied);
             match read.map_err(io::Error::other)? {
                 Ok(call @ Call::Steps(_)) => Ok((call, slot)),
                 _ => Err(LinkError::Malformed("a memory without steps")),

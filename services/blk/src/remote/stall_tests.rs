@@ -249,7 +249,7 @@ fn a_new_connection_of_the_owner_does_not_wait_for_the_old_one() {
         generation,
         kind: Kind::Zero,
         stored: 0,
-        data: Vec::new(),
+        data: Vec::new().into(),
     };
     let early = connect();
     early.mark(1, Mark::Owned).unwrap();

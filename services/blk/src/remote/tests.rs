@@ -96,6 +96,23 @@ fn a_volume_on_three_processes_keeps_its_data() {
     assert_eq!(later.scrub().unwrap().bad_halves, 0);
 }
 
+/// Layouts other than 2+1 also tell their targets which of them are trusted.
+#[test]
+fn volumes_of_other_layouts_keep_their_data() {
+    for layout in ["mirror-2", "mirror-3", "3+2"] {
+        let layout: crate::Layout = layout.parse().unwrap();
+        let addresses: Vec<String> = layout.roles().map(start).collect();
+        let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+        volume.write(5000, &[7; 10_000]).unwrap();
+        volume.flush().unwrap();
+        drop(volume);
+        let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+        let mut back = [0; 10_000];
+        volume.read(5000, &mut back).unwrap();
+        assert_eq!(back, [7; 10_000], "{layout}");
+    }
+}
+
 #[test]
 fn a_late_call_of_an_earlier_connection_has_no_effect() {
     let to = start(Role::FIRST);
@@ -433,7 +450,7 @@ fn generations_come_in_parts() {
         generation,
         kind: crate::block::Kind::Zero,
         stored: 0,
-        data: Vec::new(),
+        data: Vec::new().into(),
     };
     // Three generations of each are more than one answer has.
     let count = crate::store::PART_MAX as u64 / 3;
@@ -508,7 +525,7 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     let target = connect(&to, 1);
     target.mark(1, Mark::Complete).unwrap();
     let wrong = Half {
-        data: vec![1; 99],
+        data: vec![1; 99].into(),
         ..half(1)
     };
     let error = target.prepare(0, &wrong, 0).unwrap_err();

@@ -11,6 +11,7 @@ use crate::geometry::{Geometry, Id, Layout, TARGETS_MAX};
 use crate::layers::Layers;
 use crate::record::{Half, RECORD_MAX};
 use crate::store::{Held, Identity, Mark, Members, Standing, Step, Trusted, Usage};
+use bytes::Bytes;
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -178,15 +179,16 @@ impl Call {
         }
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+    /// Reads a call. Its half blocks stay where they are.
+    pub(super) fn parse(bytes: &Bytes) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("call of a target", bytes);
-        let call = Self::take(&mut reader, false)?;
+        let call = Self::take(&mut reader, bytes, false)?;
         reader.end()?;
         Ok(call)
     }
 
     /// Reads a call, or a step of one.
-    fn take(reader: &mut Reader<'_>, is_step: bool) -> Result<Self, BadMessage> {
+    fn take(reader: &mut Reader<'_>, message: &Bytes, is_step: bool) -> Result<Self, BadMessage> {
         let [number] = reader.raw()?;
         if is_step && !(3..=5).contains(&number) {
             return Err(reader.fault("with a step that is none"));
@@ -200,7 +202,7 @@ impl Call {
             3 => Self::Prepare {
                 block: reader.u64()?,
                 keep: reader.u64()?,
-                half: take_half(reader)?,
+                half: take_half(reader, message)?,
             },
             4 => Self::Commit {
                 block: reader.u64()?,
@@ -224,7 +226,7 @@ impl Call {
             10 => Self::Grow {
                 blocks: reader.u64()?,
             },
-            11 => Self::Steps(take_steps(reader)?),
+            11 => Self::Steps(take_steps(reader, message)?),
             12 => Self::Layers,
             13 => Self::SetLayers(take_layers(reader)?),
             14 => Self::Join(take_line(reader)?),
@@ -233,7 +235,7 @@ impl Call {
                 if reader.raw()? != [11] {
                     return Err(reader.fault("with a slot for another call"));
                 }
-                Self::Into(slot, take_steps(reader)?)
+                Self::Into(slot, take_steps(reader, message)?)
             }
             16 => {
                 let slot = u16::from_le_bytes(reader.raw()?);
@@ -252,9 +254,10 @@ fn put_calls<'a>(writer: &'a mut Writer, calls: &[Call]) -> &'a mut Writer {
     writer
 }
 
-fn take_steps(reader: &mut Reader<'_>) -> Result<Vec<Call>, BadMessage> {
+fn take_steps(reader: &mut Reader<'_>, message: &Bytes) -> Result<Vec<Call>, BadMessage> {
     let count = take_count(reader)?;
-    (0..count).map(|_| Call::take(reader, true)).collect()
+    let calls = (0..count).map(|_| Call::take(reader, message, true));
+    calls.collect()
 }
 
 /// The number of steps in a call or an answer.
@@ -410,17 +413,18 @@ impl Answer {
         }
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+    /// Reads an answer. Its half blocks stay where they are.
+    pub(super) fn parse(bytes: &Bytes) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("answer of a target", bytes);
         // The connection has looked at the number.
         reader.u64()?;
-        let answer = Self::take(&mut reader, false)?;
+        let answer = Self::take(&mut reader, bytes, false)?;
         reader.end()?;
         Ok(answer)
     }
 
     /// Reads an answer, or that of a step.
-    fn take(reader: &mut Reader<'_>, is_step: bool) -> Result<Self, BadMessage> {
+    fn take(reader: &mut Reader<'_>, message: &Bytes, is_step: bool) -> Result<Self, BadMessage> {
         let [number] = reader.raw()?;
         if is_step && !(3..=10).contains(&number) {
             return Err(reader.fault("with the answer of no step"));
@@ -436,7 +440,7 @@ impl Answer {
                 let next = reader.u64()?;
                 Self::Held(take_held(reader)?, next)
             }
-            3 => Self::Half(take_half(reader)?),
+            3 => Self::Half(take_half(reader, message)?),
             4 => Self::Done(take_usage(reader)?),
             5 => Self::Absent,
             6 => Self::Corrupt(take_text(reader)?),
@@ -464,7 +468,7 @@ impl Answer {
             }
             12 => {
                 let count = take_count(reader)?;
-                let answers = (0..count).map(|_| Self::take(reader, true));
+                let answers = (0..count).map(|_| Self::take(reader, message, true));
                 Self::Steps(answers.collect::<Result<_, _>>()?)
             }
             13 => Self::Layers(take_layers(reader)?),
@@ -493,14 +497,14 @@ pub(super) fn put_half_head<'a>(writer: &'a mut Writer, half: &Half) -> &'a mut 
         .u64(half.data.len() as u64)
 }
 
-fn take_half(reader: &mut Reader<'_>) -> Result<Half, BadMessage> {
+fn take_half(reader: &mut Reader<'_>, message: &Bytes) -> Result<Half, BadMessage> {
     let generation = reader.u64()?;
     let [kind] = reader.raw()?;
     Ok(Half {
         generation,
         kind: Kind::of(kind).ok_or(reader.fault("with an unknown form"))?,
         stored: reader.u32()?,
-        data: reader.blob()?.to_vec(),
+        data: message.slice_ref(reader.blob()?),
     })
 }
 

@@ -10,6 +10,7 @@ use super::table::Company;
 use super::{Change, Intent, Record, Step, Store, Target as _};
 use crate::error::{BlkError, Result};
 use crate::record::{self, Half};
+use bytes::Bytes;
 
 /// What is behind a record, up to the next unit.
 const NOTHING: [u8; record::HEADER] = [0; record::HEADER];
@@ -155,12 +156,12 @@ impl Store {
             ..*extent
         };
         for run in runs(&fetches, range) {
-            let mut all = Vec::new();
+            let mut all = Bytes::new();
             if let ([(_, first), _, ..], [.., (_, last)]) = (run, run) {
                 let length = last.offset + last.length - first.offset;
-                all.resize(usize::try_from(length).unwrap_or(0), 0);
-                if self.medium.read(first.offset, &mut all).is_err() {
-                    all.clear();
+                let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+                if self.medium.read(first.offset, &mut bytes).is_ok() {
+                    all = bytes.into();
                 }
             }
             let start = run.first().map_or(0, |(_, first)| first.offset);
@@ -170,9 +171,9 @@ impl Store {
                 };
                 let from = usize::try_from(extent.offset - start).unwrap_or(usize::MAX);
                 let to = from.saturating_add(usize::try_from(extent.length).unwrap_or(0));
-                results[*at] = match all.get(from..to) {
-                    Some(bytes) => self.parse(block, generation, bytes),
-                    None => self.read(block, generation, *extent),
+                results[*at] = match to <= all.len() {
+                    true => self.parse(block, generation, &all.slice(from..to)),
+                    false => self.read(block, generation, *extent),
                 }
                 .map(Some);
             }

@@ -14,6 +14,7 @@
 
 use super::space::{Extent, UNIT};
 use crate::block::Kind;
+use crate::crc32c::crc32c;
 use crate::record::Half;
 use smallvec::SmallVec;
 
@@ -314,7 +315,7 @@ fn checksum(block: u64, bytes: &[u8; SLOT]) -> u32 {
     let mut both = [0; 8 + CRC_AT];
     both[..8].copy_from_slice(&block.to_be_bytes());
     both[8..].copy_from_slice(&bytes[..CRC_AT]);
-    crc32c::crc32c(&both)
+    crc32c(&both)
 }
 
 /// A half block without data.
@@ -323,7 +324,7 @@ pub(super) fn without_bytes(slot: &Slot) -> Half {
         generation: slot.generation,
         kind: slot.kind,
         stored: 0,
-        data: Vec::new(),
+        data: bytes::Bytes::new(),
     }
 }
 

@@ -49,6 +49,7 @@ use crate::geometry::{Geometry, Id, Role};
 use crate::layers::Layers;
 use crate::record::{self, Half, Place};
 use blocks::Blocks;
+use bytes::Bytes;
 use index::{Slot, without_bytes};
 use layout::GROUP;
 use space::{Extent, Space};
@@ -616,10 +617,10 @@ impl Store {
         self.medium
             .read(extent.offset, &mut bytes)
             .map_err(|error| self.io(error))?;
-        self.parse(block, generation, &bytes)
+        self.parse(block, generation, &bytes.into())
     }
 
-    fn parse(&self, block: u64, generation: u64, bytes: &[u8]) -> Result<Half> {
+    fn parse(&self, block: u64, generation: u64, bytes: &Bytes) -> Result<Half> {
         record::parse(self.place(block), generation, bytes).map_err(|fault| BlkError::Corrupt {
             target: self.name.clone(),
             block,

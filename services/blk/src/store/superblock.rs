@@ -19,6 +19,7 @@
 
 use super::layout::{PAGE, SECTOR, Shape};
 use super::space::UNIT;
+use crate::crc32c::crc32c;
 use crate::encryption::{ALGORITHM, WRAPPED, Wrapping};
 use crate::geometry::{BLOCKS_MAX, Geometry, Id, Layout, Role, TARGETS_MAX};
 use crate::record::Place;
@@ -300,7 +301,7 @@ impl Superblock {
             put_wrapping(&wrapping, &mut bytes[WRAPPING_AT..]);
         }
         let crc_at = length - 4;
-        let crc = crc32c::crc32c(&bytes[..crc_at]);
+        let crc = crc32c(&bytes[..crc_at]);
         bytes[crc_at..].copy_from_slice(&crc.to_be_bytes());
         bytes
     }
@@ -356,7 +357,7 @@ impl Superblock {
         };
         let be64 = |at: usize| u64::from(be32(at)) << 32 | u64::from(be32(at + 4));
         let is_old = |(old, crc_of_old): &(u32, usize)| {
-            be32(8) == *old && be32(*crc_of_old) == crc32c::crc32c(&bytes[..*crc_of_old])
+            be32(8) == *old && be32(*crc_of_old) == crc32c(&bytes[..*crc_of_old])
         };
         if let Some((old, _)) = OLD.into_iter().find(is_old) {
             return Err(format!(
@@ -366,10 +367,10 @@ impl Superblock {
         }
         let has_members = !is_old(&WITHOUT_MEMBERS);
         let sector: Option<&[u8; SECTOR]> = page.first_chunk().filter(|sector| {
-            let crc = crc32c::crc32c(&sector[..SECTOR_CRC_AT]);
+            let crc = crc32c(&sector[..SECTOR_CRC_AT]);
             be32(8) == WITH_FEATURES && sector[SECTOR_CRC_AT..] == crc.to_be_bytes()
         });
-        let is_whole = sector.is_some() || be32(CRC_AT) == crc32c::crc32c(&bytes[..CRC_AT]);
+        let is_whole = sector.is_some() || be32(CRC_AT) == crc32c(&bytes[..CRC_AT]);
         if has_members && !is_whole {
             return Err("its superblock is damaged".to_owned());
         }
@@ -615,7 +616,7 @@ mod tests {
             let mut pages = pages(&[encrypted(4, true), encrypted(5, true)]);
             for page in pages.chunks_mut(PAGE) {
                 page[at] = 1;
-                let crc = crc32c::crc32c(&page[..SECTOR_CRC_AT]);
+                let crc = crc32c(&page[..SECTOR_CRC_AT]);
                 page[SECTOR_CRC_AT..SECTOR].copy_from_slice(&crc.to_be_bytes());
             }
             let fault = Superblock::parse(&pages).unwrap_err();
@@ -643,7 +644,7 @@ mod tests {
         assert_eq!(Superblock::parse(&pages), Ok(old));
         for (at, to, fault) in [(207, 0xd, "(0x8)"), (500, 9, "layout"), (12, 11, "role")] {
             let was = std::mem::replace(&mut pages[at], to);
-            let crc = crc32c::crc32c(&pages[..SECTOR_CRC_AT]);
+            let crc = crc32c(&pages[..SECTOR_CRC_AT]);
             pages[SECTOR_CRC_AT..SECTOR].copy_from_slice(&crc.to_be_bytes());
             let found = Superblock::parse(&pages[..PAGE]).unwrap_err();
             assert!(found.contains(fault), "{found}");
@@ -684,7 +685,7 @@ mod tests {
             let mut pages = pages(&[superblock(4), superblock(5)]);
             for page in pages.chunks_mut(PAGE) {
                 page[8..12].copy_from_slice(&old.to_be_bytes());
-                let crc = crc32c::crc32c(&page[..crc_of_old]);
+                let crc = crc32c(&page[..crc_of_old]);
                 page[crc_of_old..crc_of_old + 4].copy_from_slice(&crc.to_be_bytes());
             }
             let fault = Superblock::parse(&pages).unwrap_err();
@@ -702,7 +703,7 @@ mod tests {
         let mut pages = pages(&[superblock(4), superblock(5)]);
         for page in pages.chunks_mut(PAGE) {
             page[8..12].copy_from_slice(&version.to_be_bytes());
-            let crc = crc32c::crc32c(&page[..crc_at]);
+            let crc = crc32c(&page[..crc_at]);
             page[crc_at..BYTES].fill(0);
             page[crc_at..crc_at + 4].copy_from_slice(&crc.to_be_bytes());
         }
@@ -720,12 +721,12 @@ mod tests {
                 bytes[..8].copy_from_slice(&MAGIC);
                 bytes[8..12].copy_from_slice(&WITH_FEATURES.to_be_bytes());
                 bytes[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&[0, 0, 0, 7]);
-                let crc = crc32c::crc32c(&bytes[..SECTOR_CRC_AT]);
+                let crc = crc32c(&bytes[..SECTOR_CRC_AT]);
                 bytes[SECTOR_CRC_AT..SECTOR].copy_from_slice(&crc.to_be_bytes());
             } else if right && bytes.len() >= BYTES {
                 bytes[..8].copy_from_slice(&MAGIC);
                 bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
-                let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+                let crc = crc32c(&bytes[..CRC_AT]);
                 bytes[CRC_AT..BYTES].copy_from_slice(&crc.to_be_bytes());
             }
             let _ = Superblock::parse(&bytes);

@@ -278,6 +278,7 @@ impl Store {
             // Cannot be cut: the length was checked when the entry was read or made.
             let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
             let read = self.medium.read(extent.offset, &mut bytes);
+            let bytes = bytes.into();
             let parsed = record::parse(place, slot.generation, &bytes);
             if read.is_ok() && parsed.is_ok() {
                 self.medium.write(extent.offset, &bytes)?;

@@ -4,6 +4,7 @@ use super::index::{ENTRY, Entry, SLOT, slot_bytes};
 use super::layout::{GROUP, GROUP_BYTES, GROUP_LEN, SECTOR, Shape, UNIT, UNIT_BYTES};
 use super::space::Extent;
 use super::units::Units;
+use crate::crc32c::{crc32c, crc32c_append};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -242,7 +243,7 @@ pub(super) fn sector(slot: u64, group: Option<(u64, &Entries)>) -> [u8; SECTOR] 
 }
 
 fn checksum(slot: u64, number: u32) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&slot.to_be_bytes()), &number.to_be_bytes())
+    crc32c_append(crc32c(&slot.to_be_bytes()), &number.to_be_bytes())
 }
 
 /// A group as the settled index has it.

@@ -58,7 +58,7 @@ fn zero(generation: u64) -> Half {
         generation,
         kind: Kind::Zero,
         stored: 0,
-        data: Vec::new(),
+        data: Vec::new().into(),
     }
 }
 
@@ -193,7 +193,7 @@ fn space_is_taken_by_need_and_comes_back() {
         generation: 2,
         kind: Kind::Zero,
         stored: 0,
-        data: Vec::new(),
+        data: Vec::new().into(),
     };
     store.prepare(0, &zeros, 1).unwrap();
     assert!(

@@ -7,6 +7,7 @@
 //! Of a sector that cannot be read all units count as there and as changed.
 
 use super::layout::{MAP_UNITS, SECTOR};
+use crate::crc32c::{crc32c, crc32c_append};
 use std::collections::{BTreeMap, BTreeSet};
 
 const CRC: usize = 4;
@@ -149,7 +150,7 @@ impl Units {
 }
 
 fn checksum(sector: u64, bits: &[u8]) -> [u8; CRC] {
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&sector.to_be_bytes()), bits);
+    let crc = crc32c_append(crc32c(&sector.to_be_bytes()), bits);
     crc.to_be_bytes()
 }
 

@@ -4,6 +4,7 @@ use super::parts::Halves;
 use super::seats::{Seat, same};
 use super::stack::View;
 use super::state::{BlockState, Volume, add};
+use super::turns::Locks;
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::{GeometryError, Layout, PerTarget, Role};
@@ -286,7 +287,7 @@ impl Volume {
     pub(super) fn lock_blocks(
         &self,
         blocks: impl Iterator<Item = u64>,
-    ) -> SmallVec<[MutexGuard<'_, ()>; 1]> {
+    ) -> Locks<MutexGuard<'_, ()>> {
         // In the order of the locks: two groups never wait for each other.
         let mut locks: SmallVec<[u64; 1]> = blocks.map(|block| block % self.step).collect();
         locks.sort_unstable();
@@ -301,7 +302,7 @@ impl Volume {
         self.know_of(view, first.block..last.block + 1)
     }
 
-    fn lock_all(&self, group: &[Piece]) -> SmallVec<[MutexGuard<'_, ()>; 1]> {
+    fn lock_all(&self, group: &[Piece]) -> Locks<MutexGuard<'_, ()>> {
         self.lock_blocks(group.iter().map(|piece| piece.block))
     }
 

@@ -51,7 +51,7 @@ impl Halves {
         for role in self.layout.roles().filter(|role| role.is_data()) {
             data.push(match self.get(role) {
                 Some(half) => Cow::Borrowed(&half.data),
-                None => Cow::Owned(self.restored(role)?.data),
+                None => Cow::Owned(self.restored(role)?.data.into()),
             });
         }
         let data: PerTarget<&[u8]> = data.iter().map(|part| &part[..]).collect();
@@ -81,7 +81,7 @@ impl Halves {
         let part = |role| Some(&self.get(role)?.data[..]);
         let data = match self.get(role) {
             Some(half) => half.data.clone(),
-            None => block::restore(role, agreed.stored, &self.layout.map(part))?,
+            None => block::restore(role, agreed.stored, &self.layout.map(part))?.into(),
         };
         Ok(Half {
             data,

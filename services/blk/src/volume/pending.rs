@@ -231,7 +231,7 @@ mod tests {
             generation,
             kind: Kind::Raw,
             stored: 3,
-            data: vec![0; role.index() + 1],
+            data: vec![0; role.index() + 1].into(),
         }))
     }
 

@@ -429,7 +429,7 @@ impl Volume {
             generation: state.generation,
             kind: Kind::Lost,
             stored: 0,
-            data: Vec::new(),
+            data: bytes::Bytes::new(),
         };
         self.put(block, state, (role, target), &half)
     }
@@ -447,7 +447,7 @@ impl Volume {
                 generation: state.generation,
                 kind: Kind::Hole,
                 stored: 0,
-                data: Vec::new(),
+                data: bytes::Bytes::new(),
             };
             return self.put(block, state, (role, target), &half);
         }
@@ -566,7 +566,7 @@ impl Volume {
                 "block {block}: {role} is not that of its data"
             ));
             let right = Half {
-                data: right,
+                data: right.into(),
                 ..parity.clone()
             };
             if let Ok(target) = self.target(role) {

@@ -1,8 +1,25 @@
 //! What requests and commands of a volume wait for: flushes in their order, threads for groups, and the scrub.
 
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+/// Locks, the last of which is released first: a thread that waits for the first one finds the others free, and waits once.
+#[derive(Debug)]
+pub(super) struct Locks<G>(SmallVec<[G; 1]>);
+
+impl<G> FromIterator<G> for Locks<G> {
+    fn from_iter<T: IntoIterator<Item = G>>(guards: T) -> Self {
+        Self(guards.into_iter().collect())
+    }
+}
+
+impl<G> Drop for Locks<G> {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
 
 /// The order of flushes.
 #[derive(Debug, Default)]
@@ -75,5 +92,27 @@ impl Scrubbing {
             let waited = self.stopped.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    struct Guard<'a>(usize, &'a RefCell<Vec<usize>>);
+
+    impl Drop for Guard<'_> {
+        fn drop(&mut self) {
+            self.1.borrow_mut().push(self.0);
+        }
+    }
+
+    #[test]
+    fn the_last_lock_is_released_first() {
+        let released = RefCell::default();
+        let guards = (0..5).map(|nth| Guard(nth, &released));
+        drop(guards.collect::<Locks<_>>());
+        assert_eq!(*released.borrow(), [4, 3, 2, 1, 0]);
     }
 }

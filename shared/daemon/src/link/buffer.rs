@@ -31,24 +31,29 @@ impl Buffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Removes `count` bytes from the front, and returns a `part` of them. A long part that ends the queue is not copied
-    /// elsewhere.
-    pub(super) fn take(&mut self, count: usize, part: Range<usize>) -> Vec<u8> {
-        if count < self.len() || count < KEPT {
+    /// Removes `count` bytes from the front, and returns a `part` of them, up to the end of a vector: its bytes from the
+    /// returned number on. A long part is not copied elsewhere, unless more bytes are queued behind it.
+    pub(super) fn take(&mut self, count: usize, part: Range<usize>) -> (Vec<u8>, usize) {
+        let behind = self.len() - count;
+        if behind > count || count < KEPT {
             let taken = self.bytes()[part].to_vec();
             self.consume(count);
-            return taken;
+            return (taken, 0);
         }
-        let mut taken = std::mem::take(&mut self.bytes);
+        let behind = self.bytes()[count..].to_vec();
+        let mut taken = std::mem::replace(&mut self.bytes, behind);
         let head = std::mem::take(&mut self.head);
         taken.truncate(head + part.end);
-        taken.drain(..head + part.start);
-        taken
+        (taken, head + part.start)
     }
 
     /// Place for at least `count` more bytes behind the others.
     pub(super) fn place(&mut self, count: usize) -> &mut Vec<u8> {
-        self.bytes.reserve(count);
+        match self.bytes.len() < count {
+            // What comes behind them would be copied.
+            true => self.bytes.reserve_exact(count),
+            false => self.bytes.reserve(count),
+        }
         &mut self.bytes
     }
 
@@ -91,13 +96,23 @@ mod tests {
         left.extend_from_slice(buffer.bytes());
         buffer.consume(buffer.len());
         assert!(left == all && buffer.is_empty());
-        for (count, part) in [(7, 2..5), (100_000, 9..99_990), (99_993, 13..99_993)] {
+        for (count, part) in [
+            (7, 2..5),
+            (90_000, 5..90_000),
+            (100_000, 9..99_990),
+            (9993, 13..9993),
+        ] {
             let from = all.len() - 200_000;
             if buffer.is_empty() {
                 buffer.push(&all[from..]);
             }
             let before = buffer.bytes()[part.clone()].to_vec();
-            assert!(buffer.take(count, part) == before);
+            let address = buffer.bytes()[part.start..].as_ptr();
+            let (taken, start) = buffer.take(count, part);
+            assert!(taken[start..] == before);
+            let is_copy = taken[start..].as_ptr() != address;
+            // Fewer bytes than a short frame, or than follow, are copied.
+            assert_eq!(is_copy, count < KEPT || buffer.len() > count);
         }
         assert!(buffer.is_empty());
         assert!(buffer.bytes.capacity() <= KEPT);

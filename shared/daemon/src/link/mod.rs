@@ -8,17 +8,21 @@
 //! frame ends in a seal over its number, its header and its bytes. The program defines the bodies.
 
 mod buffer;
+mod reach;
 
 use super::budget::{Budget, Exceeded, Payer, Share};
 use super::poll::{poll, pollfd};
 use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
 use super::text::printable;
 use buffer::Buffer;
+use bytes::Bytes;
+pub use reach::{keep_alive, reach, reach_within};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use std::borrow::Cow;
 use std::io::{self, IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
@@ -37,14 +41,14 @@ const OUTPUT_MAX: usize = 2 * FRAME_MAX;
 /// Maximum number of bytes per visit of a connection. A peer that floods its connection leaves time for the others.
 const VISIT_MAX: usize = 256 << 10;
 
+/// Most parts that a call of the system sends.
+const PARTS_MAX: usize = 1024;
+
 /// Bytes per read.
 const CHUNK: usize = 16 << 10;
 
 /// The longest reason of a refusal in bytes.
 const REASON_MAX: usize = STRANGER_FRAME_MAX / 2;
-
-/// Interval between attempts to reach a peer that does not listen yet.
-const RETRY: Duration = Duration::from_millis(20);
 
 /// Format parameters of one program's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +163,9 @@ enum Class {
     Refused = 4,
 }
 
+/// The body of a frame: the bytes from the number on.
+type Body = (Vec<u8>, usize);
+
 /// State of the mutual authentication.
 #[derive(Debug)]
 enum Trust {
@@ -228,7 +235,7 @@ impl Link {
         let mine = calling.mine;
         let trust = Trust::Calling(secret.clone(), calling, Vec::new());
         let mut link = Self::new(stream, protocol, trust)?;
-        link.put(Class::Open, &mine.0)?;
+        link.put(Class::Open, &[&mine.0])?;
         Ok(link)
     }
 
@@ -296,8 +303,16 @@ impl Link {
     /// # Errors
     /// Errors of the connection.
     pub fn send(&mut self, body: &[u8]) -> Result<(), LinkError> {
+        self.send_parts(&[body])
+    }
+
+    /// As [`Link::send`], of a frame in parts. Without a secret, what leaves at once is not copied.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn send_parts(&mut self, body: &[&[u8]]) -> Result<(), LinkError> {
         if let Trust::Calling(_, _, waiting) = &mut self.trust {
-            waiting.push(body.to_vec());
+            waiting.push(body.concat());
             return Ok(());
         }
         self.put(Class::Data, body)
@@ -307,7 +322,7 @@ impl Link {
     pub fn refuse(&mut self, reason: &str) {
         let end = reason.len().min(REASON_MAX);
         // If the send fails, the peer sees a closed connection. The peer replaces a truncated character.
-        let _ = self.put(Class::Refused, &reason.as_bytes()[..end]);
+        let _ = self.put(Class::Refused, &[&reason.as_bytes()[..end]]);
         self.close_when_sent();
     }
 
@@ -353,6 +368,23 @@ impl Link {
     /// # Errors
     /// Errors of the connection; [`LinkError::Closed`] when the peer has closed and no frame is left.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+        let taken = self.taken()?;
+        Ok(taken.map(|(mut body, start)| {
+            body.drain(..start);
+            body
+        }))
+    }
+
+    /// As [`Link::take`]. Parts of the frame may be kept without a copy.
+    ///
+    /// # Errors
+    /// As [`Link::take`].
+    pub fn take_shared(&mut self) -> Result<Option<Bytes>, LinkError> {
+        let taken = self.taken()?;
+        Ok(taken.map(|(body, start)| Bytes::from(body).slice(start..)))
+    }
+
+    fn taken(&mut self) -> Result<Option<Body>, LinkError> {
         loop {
             while let Some((class, body)) = self.buffered()? {
                 if let Some(body) = self.hear(class, body)? {
@@ -411,12 +443,12 @@ impl Link {
     }
 
     /// Queues a frame of any class.
-    fn put(&mut self, class: Class, body: &[u8]) -> Result<(), LinkError> {
+    fn put(&mut self, class: Class, body: &[&[u8]]) -> Result<(), LinkError> {
         let sealed = match self.trust {
             Trust::Sealed(..) => SEAL,
             _ => 0,
         };
-        let length = 1 + body.len() + sealed;
+        let length = 1 + body.iter().map(|part| part.len()).sum::<usize>() + sealed;
         if length > FRAME_MAX {
             return Err(LinkError::TooLong {
                 length,
@@ -432,15 +464,26 @@ impl Link {
         head[4..8].copy_from_slice(&self.protocol.version.to_le_bytes());
         head[8..HEADER].copy_from_slice(&length.to_le_bytes());
         head[HEADER] = class as u8;
-        let seal = match &mut self.trust {
-            Trust::Sealed(_, seals) => Some(seals.send.of(&head, body)),
-            _ => None,
-        };
-        let seal = seal.as_ref().map_or(&[][..], |seal| &seal[..]);
-        let parts = [&head[..], body, seal];
+        match (&mut self.trust, body) {
+            (Trust::Sealed(_, seals), parts) => {
+                // The hash of a whole is cheaper than that of its parts.
+                let body = match *parts {
+                    [body] => Cow::Borrowed(body),
+                    _ => Cow::Owned(parts.concat()),
+                };
+                let seal = seals.send.of(&head, &body);
+                self.leave(&[&head, &body, &seal])
+            }
+            (_, [body]) => self.leave(&[&head, body]),
+            (_, parts) => self.leave(&[&[&head[..]], parts].concat()),
+        }
+    }
+
+    /// Sends parts of a frame, or queues what the connection does not take at once.
+    fn leave(&mut self, parts: &[&[u8]]) -> Result<(), LinkError> {
         // What leaves at once is not copied.
         let mut sent = match self.output.is_empty() {
-            true => self.send_parts(parts)?,
+            true => self.send_at_once(parts)?,
             false => 0,
         };
         for part in parts {
@@ -454,11 +497,26 @@ impl Link {
     /// Sends as much as the connection takes at once. Returns the number of bytes.
     ///
     /// Not by `writev`: on a closed connection it would end a host program that does not ignore SIGPIPE.
-    fn send_parts(&mut self, parts: [&[u8]; 3]) -> Result<usize, LinkError> {
+    fn send_at_once(&mut self, parts: &[&[u8]]) -> Result<usize, LinkError> {
         let mut control = SendAncillaryBuffer::default();
-        let parts = parts.map(IoSlice::new);
+        let (few, many);
+        let parts = match *parts {
+            [head, body] => {
+                few = [head, body, &[]].map(IoSlice::new);
+                &few[..2]
+            }
+            [head, body, seal] => {
+                few = [head, body, seal].map(IoSlice::new);
+                &few[..]
+            }
+            ref parts => {
+                let some = parts.iter().take(PARTS_MAX);
+                many = some.map(|part| IoSlice::new(part)).collect::<Vec<_>>();
+                &many[..]
+            }
+        };
         loop {
-            match sendmsg(&self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.stream, parts, &mut control, SendFlags::NOSIGNAL) {
                 Ok(count) => return Ok(count),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => return Ok(0),
@@ -468,7 +526,7 @@ impl Link {
     }
 
     /// Removes a complete frame from the input and checks its seal.
-    fn buffered(&mut self) -> Result<Option<(Class, Vec<u8>)>, LinkError> {
+    fn buffered(&mut self) -> Result<Option<(Class, Body)>, LinkError> {
         let input = self.input.bytes();
         let Some((head, rest)) = input.split_first_chunk::<{ HEADER + 1 }>() else {
             // Rejects another protocol as early as its first bytes show.
@@ -534,28 +592,29 @@ impl Link {
     }
 
     /// Handles the frames of the link itself; returns the body of a program's frame.
-    fn hear(&mut self, class: Class, body: Vec<u8>) -> Result<Option<Vec<u8>>, LinkError> {
+    fn hear(&mut self, class: Class, (all, start): Body) -> Result<Option<Body>, LinkError> {
         let malformed = LinkError::Malformed;
+        let body = &all[start..];
         if class == Class::Refused {
             // Anybody on the way can write this frame before the secret is proved, and the reason appears in logs.
-            let reason = String::from_utf8_lossy(&body);
+            let reason = String::from_utf8_lossy(body);
             return Err(LinkError::Refused(printable(&reason, REASON_MAX)));
         }
         let word = || {
-            <[u8; WORD]>::try_from(&body[..])
+            <[u8; WORD]>::try_from(body)
                 .map_err(|_| malformed("a nonce or proof of a wrong length"))
         };
         match (std::mem::replace(&mut self.trust, Trust::Open), class) {
             (trust @ (Trust::Open | Trust::Sealed(..)), Class::Data) => {
                 self.trust = trust;
-                return Ok(Some(body));
+                return Ok(Some((all, start)));
             }
             (Trust::Open, Class::Open) => return Err(LinkError::Secret(NOT_ASKED)),
             (Trust::Awaited(secrets), Class::Open) => {
                 let called = Secret::answer(Nonce(word()?))?;
                 let mine = called.mine;
                 self.trust = Trust::Asked(secrets, called);
-                self.put(Class::Challenge, &mine.0)?;
+                self.put(Class::Challenge, &[&mine.0])?;
             }
             (Trust::Asked(secrets, called), Class::Proof) => {
                 let proof = Proof(word()?);
@@ -566,14 +625,14 @@ impl Link {
                     return Err(LinkError::Secret(OTHER_SECRET));
                 };
                 // The answer is the last frame without a seal.
-                self.put(Class::Proof, &answer.0)?;
+                self.put(Class::Proof, &[&answer.0])?;
                 self.trust = Trust::Sealed(secret, seals);
             }
             (Trust::Calling(secret, mut calling, waiting), Class::Challenge) => {
                 let proof = calling
                     .challenged(&secret, Nonce(word()?))
                     .ok_or(malformed("a second challenge"))?;
-                self.put(Class::Proof, &proof.0)?;
+                self.put(Class::Proof, &[&proof.0])?;
                 self.trust = Trust::Calling(secret, calling, waiting);
             }
             (Trust::Calling(secret, calling, waiting), Class::Proof) => {
@@ -582,7 +641,7 @@ impl Link {
                     .ok_or(LinkError::Secret(NOT_THEIRS))?;
                 self.trust = Trust::Sealed(secret, seals);
                 for body in waiting {
-                    self.put(Class::Data, &body)?;
+                    self.put(Class::Data, &[&body])?;
                 }
             }
             (Trust::Awaited(_) | Trust::Asked(..), _) => {
@@ -677,70 +736,6 @@ impl Class {
         .find(|class| *class as u8 == byte)
         .ok_or(LinkError::Malformed("a frame of an unknown class"))
     }
-}
-
-/// Connects to `host:port` with retries until `limit`. Blocks.
-///
-/// # Errors
-/// The error of the last attempt.
-pub fn reach(address: &str, limit: Duration) -> io::Result<TcpStream> {
-    reach_within(address, limit, limit)
-}
-
-/// As [`reach`]. Gives up after `absent_limit` if the answer is that nothing listens there, or that no such host exists.
-///
-/// # Errors
-/// The error of the last attempt.
-pub fn reach_within(
-    address: &str,
-    limit: Duration,
-    absent_limit: Duration,
-) -> io::Result<TcpStream> {
-    let start = Instant::now();
-    loop {
-        let left = limit.saturating_sub(start.elapsed());
-        let error = match connect_once(address, left.max(RETRY)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
-        };
-        let is_over = match error.kind() {
-            io::ErrorKind::InvalidInput => true,
-            // The peer may exist: its queue of callers is full, or the network drops packets.
-            io::ErrorKind::TimedOut => left <= RETRY,
-            _ => left.min(absent_limit.saturating_sub(start.elapsed())) <= RETRY,
-        };
-        if is_over {
-            return Err(error);
-        }
-        std::thread::sleep(RETRY);
-    }
-}
-
-fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("'{address}' names no address"),
-    );
-    for resolved in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&resolved, limit) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// A peer that loses power does not close its connections: the kernel closes them after about ten seconds of silence.
-///
-/// # Errors
-/// Errors of the system.
-pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(5))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2))?;
-    sockopt::set_tcp_keepcnt(stream, 3)?;
-    // The same limit for unacknowledged data, in milliseconds.
-    Ok(sockopt::set_tcp_user_timeout(stream, 11_000)?)
 }
 
 fn word(header: &[u8; HEADER], at: usize) -> u32 {

@@ -1,5 +1,6 @@
 //! Tests frames over real sockets: complete, in order, authenticated, and within their limits.
 
+use super::reach::RETRY;
 use super::*;
 use std::net::TcpListener;
 

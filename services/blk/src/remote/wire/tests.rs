@@ -9,7 +9,7 @@ pub(in crate::remote) fn half() -> Half {
         generation: 9,
         kind: Kind::Lz4,
         stored: 7,
-        data: vec![1, 2, 3, 4],
+        data: vec![1, 2, 3, 4].into(),
     }
 }
 
@@ -52,6 +52,16 @@ fn calls() -> Vec<Call> {
             generation: 2,
         },
         Call::Flush,
+        Call::Mark {
+            epoch: 4,
+            mark: Mark::Trusted(Trusted {
+                epoch: 4,
+                revision: 2,
+                roles: 5,
+            }),
+            owner: [7; 16],
+            take_over: false,
+        },
         Call::Mark {
             epoch: 3,
             mark: Mark::Agreed,
@@ -163,30 +173,73 @@ fn messages_survive_the_wire_and_no_other_length_does() {
     for call in calls() {
         let bytes = call.to_bytes();
         for end in 0..bytes.len() {
-            assert!(Call::parse(&bytes[..end]).is_err(), "{call:?}, {end} bytes");
+            assert!(
+                Call::parse(&bytes[..end].to_vec().into()).is_err(),
+                "{call:?}, {end} bytes"
+            );
         }
-        assert!(Call::parse(&[&bytes[..], &[0]].concat()).is_err());
-        assert_eq!(Call::parse(&bytes), Ok(call));
+        assert!(Call::parse(&[&bytes[..], &[0]].concat().into()).is_err());
+        assert_eq!(Call::parse(&bytes.into()), Ok(call));
     }
     for answer in answers() {
         let bytes = answer.to_bytes(7);
         for end in 0..bytes.len() {
             assert!(
-                Answer::parse(&bytes[..end]).is_err(),
+                Answer::parse(&bytes[..end].to_vec().into()).is_err(),
                 "{answer:?}, {end} bytes"
             );
         }
-        assert_eq!(Answer::parse(&bytes), Ok(answer));
+        assert_eq!(Answer::parse(&bytes.into()), Ok(answer));
     }
     for number in [0, 17, 255] {
-        assert!(Call::parse(&[number]).is_err());
+        assert!(Call::parse(&vec![number].into()).is_err());
     }
     // A slot is for steps only, and once.
     for other in [&[6][..], &[15, 0, 0, 6]] {
-        assert!(Call::parse(&[&[15, 0, 0], other].concat()).is_err());
+        assert!(Call::parse(&[&[15, 0, 0], other].concat().into()).is_err());
     }
     // A step is no call with steps, and no flush.
     for step in [Call::Steps(vec![Call::Flush]), Call::Steps(Vec::new())] {
-        assert!(Call::parse(&step.to_bytes()).is_err(), "{step:?}");
+        assert!(Call::parse(&step.to_bytes().into()).is_err(), "{step:?}");
+    }
+}
+
+/// Half blocks of calls and answers stay in the frame that has arrived.
+#[test]
+fn half_blocks_of_a_message_are_not_copied() {
+    let half = || Half {
+        data: vec![7; 2048].into(),
+        ..half()
+    };
+    let prepare = || Call::Prepare {
+        block: 1,
+        keep: 2,
+        half: half(),
+    };
+    let call: Bytes = Call::Steps(vec![prepare(), prepare()]).to_bytes().into();
+    let answers = Answer::Steps(vec![Answer::Half(half()), Answer::Half(half())]);
+    let answer: Bytes = answers.to_bytes(1).into();
+    let of_call = match Call::parse(&call) {
+        Ok(Call::Steps(steps)) => steps.into_iter().map(|step| match step {
+            Call::Prepare { half, .. } => half,
+            other => panic!("{other:?}"),
+        }),
+        other => panic!("{other:?}"),
+    };
+    let of_answer = match Answer::parse(&answer) {
+        Ok(Answer::Steps(answers)) => answers.into_iter().map(|answer| match answer {
+            Answer::Half(half) => half,
+            other => panic!("{other:?}"),
+        }),
+        other => panic!("{other:?}"),
+    };
+    for (message, parsed) in [
+        (&call, of_call.collect::<Vec<_>>()),
+        (&answer, of_answer.collect()),
+    ] {
+        assert_eq!(parsed, [half(), half()]);
+        for half in parsed {
+            assert!(message.as_ptr_range().contains(&half.data.as_ptr()));
+        }
     }
 }

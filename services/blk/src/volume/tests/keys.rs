@@ -118,7 +118,7 @@ fn equal_blocks_and_versions_are_stored_as_other_bytes() {
         let target = volume.target(Role::FIRST).unwrap();
         seen.push(target.fetch(block, state.generation).unwrap().data);
     }
-    seen.push(bytes[..BLOCK / 2].to_vec());
+    seen.push(bytes[..BLOCK / 2].to_vec().into());
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 4);
