@@ -88,7 +88,7 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
 
 /// Combines an XRC target with the shared queue that a request names. The queue provides the
 /// protection domain, the completion queue and the receive entries.
-fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, Fault> {
+pub(super) fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, Fault> {
     let slot = number.checked_sub(NUMBER_BASE).ok_or(REMOTE_INVALID)?;
     let srqs = &locked.peek(target.function).srqs;
     let srq = srqs.get(slot).ok_or(REMOTE_INVALID)?;

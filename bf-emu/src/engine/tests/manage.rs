@@ -10,7 +10,7 @@ use crate::engine::join::{Join, Seen};
 use crate::engine::rdma_cm::{answer, connect, get};
 use crate::engine::wire::icrc::Ends;
 use crate::engine::wire::management::{self, Datagram, Message};
-use crate::engine::wire::packet::{Body, Head, Packet};
+use crate::engine::wire::packet::{Body, Head, Packet, Service};
 use crate::fabric::rdma_cm::{
     CmFile, CmId, EventKind, EventParam, Exchange, Params, Port, Side, Stage,
 };
@@ -709,6 +709,7 @@ fn strange_messages_are_bounded() {
     let good = Datagram::decode(&request.borrow()).unwrap();
     let mut receive = |bytes: &[u8], qkey: u32| {
         let head = Head {
+            service: Service::Datagram,
             body: Body::Datagram {
                 imm: None,
                 qkey,
