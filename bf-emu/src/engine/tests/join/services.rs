@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fabric::NUMBER_BASE;
-use crate::fabric::objects::{SERVICE_XRC_TARGET, Srq};
+use crate::fabric::objects::{SERVICE_DCT, SERVICE_XRC_TARGET, Srq};
 
 fn unreliable(machines: &Machines, near: &Queue, far: &Queue) {
     machines.a.change(near, |qp| qp.service = service::UC);
@@ -297,4 +297,80 @@ fn packets_of_another_service_are_for_nobody() {
         (1, &[0; 64][..])
     );
     assert_eq!(b.state(&far), state::RTS);
+}
+
+/// A dynamic connection has no packets that others know: a request to a target of another machine gets no answer.
+#[test]
+fn a_dynamic_connection_does_not_leave_its_machine() {
+    let machines = Machines::new();
+    let (a, b) = (&machines.a, &machines.b);
+    let mut carriers = machines.carriers();
+    let (mut near, far) = machines.pair();
+    a.change(&near, |qp| {
+        qp.service = service::DCI;
+        qp.set_remote(None);
+    });
+    b.change(&far, |qp| qp.service = SERVICE_DCT);
+    let ours = vec![7_u8; 64];
+    let lkey = a.region(A, &ours, ALL_RIGHTS);
+    let mut vector = [0; 48];
+    vector[8..12].copy_from_slice(&(1 << 31 | far.qpn).to_be_bytes());
+    vector[20..26].copy_from_slice(&a.fabric.mac_of(place(B)).unwrap().0);
+    vector[29] = GID << 4;
+    vector[32..].copy_from_slice(&a.fabric.gid_entry(place(B), GID).unwrap().gid);
+    let mut cqes = carriers.post(
+        a,
+        &mut near,
+        opcode::SEND,
+        &[&vector, &segment(lkey, &ours)],
+    );
+    while cqes.is_empty() {
+        // The thread of a real program looks again.
+        run(&a.fabric, A, near.qpn);
+        cqes = near.completions();
+    }
+    expect_error(&cqes, syndrome::TRANSPORT_RETRY_EXC_ERR);
+    assert_eq!(
+        a.fabric
+            .counters(A)
+            .of_port(1, PortCounter::PortXmitPackets),
+        0
+    );
+}
+
+/// A queue pair that was reset keeps no part of a message of its former connection, nor its place.
+#[test]
+fn a_new_connection_knows_nothing_of_an_incomplete_message() {
+    let machines = Machines::new();
+    let (a, b) = (&machines.a, &machines.b);
+    let mut carriers = machines.carriers();
+    let (mut near, mut far) = machines.pair();
+    unreliable(&machines, &near, &far);
+    let (ours, theirs) = (pattern(4, 5000), vec![0_u8; 5000]);
+    let (lkey, rkey) = (
+        a.region(A, &ours, ALL_RIGHTS),
+        b.region(B, &theirs, ALL_RIGHTS),
+    );
+    far.post_receive(rkey, &theirs);
+    // The last packet is lost.
+    let mut packets = 0;
+    carriers.copies = Some(Box::new(move |_| {
+        packets += 1;
+        usize::from(packets != 5)
+    }));
+    let cqes = carriers.post(a, &mut near, opcode::SEND, &[&segment(lkey, &ours)]);
+    expect_success(&cqes, 5000);
+    assert_eq!(far.completions(), []);
+    assert!(theirs[..4096] == ours[..4096] && theirs[4096..] == [0; 904]);
+    for (world, queue) in [(a, &near), (b, &far)] {
+        world.change(queue, |qp| qp.carried = 0);
+    }
+    // The entry is still the next one.
+    let cqes = carriers.post(a, &mut near, opcode::SEND, &[&segment(lkey, &ours[..10])]);
+    expect_success(&cqes, 10);
+    let got = far.completions();
+    assert_eq!(
+        (got.len(), got[0].byte_count, got[0].wqe_counter),
+        (1, 10, 0)
+    );
 }

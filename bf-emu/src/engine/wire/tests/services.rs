@@ -259,3 +259,20 @@ fn an_unknown_shared_queue_is_an_invalid_request() {
     );
     assert!(receiver.is_invalid);
 }
+
+/// Whatever is accepted is written as it was read, for each operation.
+#[test]
+fn each_operation_is_written_as_it_was_read() {
+    let mut accepted = 0;
+    for code in 0..=0xff {
+        for bytes in [0, 12, 16, 20, 28, 32, 40, 44, 48, 64] {
+            let mut packet = vec![0x5a; 12 + bytes];
+            packet[..4].copy_from_slice(&[code, 0x40, 0xff, 0xff]);
+            // A syndrome that is not reserved.
+            packet.iter_mut().skip(12).for_each(|byte| *byte = 0x1f);
+            crate::fuzzing::packet(&packet);
+            accepted += u32::from(Packet::decode(&packet).is_ok());
+        }
+    }
+    assert!(accepted > 200, "{accepted}");
+}
