@@ -91,19 +91,24 @@ impl Landing<'_, '_> {
         }
         let list = self.list(need, range);
         if list.check(self.locked, range.length.into()).is_err() {
-            if self.peer.qp.service == service::UC {
-                return Err(Refusal::Silent);
-            }
-            return Err(self.refuse(Event::QpAccessError, REMOTE_ACCESS));
+            return Err(self.refuse_access());
         }
         Ok(())
+    }
+
+    /// Refuses a range of an RDMA request. An unreliable connection only drops it.
+    fn refuse_access(&mut self) -> Refusal {
+        match self.peer.qp.service {
+            service::UC => Refusal::Silent,
+            _ => self.refuse(Event::QpAccessError, REMOTE_ACCESS),
+        }
     }
 
     /// The answer to an access that failed although its range was checked.
     fn failed(&mut self, failure: Failure) -> Refusal {
         match failure {
             Failure::SourceGone | Failure::TargetGone => Refusal::Silent,
-            Failure::Source | Failure::Target => self.refuse(Event::QpAccessError, REMOTE_ACCESS),
+            Failure::Source | Failure::Target => self.refuse_access(),
         }
     }
 }

@@ -374,3 +374,35 @@ fn a_new_connection_knows_nothing_of_an_incomplete_message() {
         (1, 10, 0)
     );
 }
+
+/// A key that ends between two packets of a write: the rest is dropped, and the connection lives.
+#[test]
+fn a_key_that_ends_within_a_write_ends_no_unreliable_connection() {
+    let machines = Machines::new();
+    let (a, b) = (&machines.a, &machines.b);
+    let mut carriers = machines.carriers();
+    let (mut near, far) = machines.pair();
+    unreliable(&machines, &near, &far);
+    // More than a window, so that the sender pauses.
+    let bytes = 80 * 1024;
+    let (ours, theirs) = (pattern(6, bytes), vec![0_u8; bytes]);
+    let (lkey, rkey) = (
+        a.region(A, &ours, ALL_RIGHTS),
+        b.region(B, &theirs, ALL_RIGHTS),
+    );
+    let written = [&remote(rkey, &theirs)[..], &segment(lkey, &ours)];
+    a.post(&mut near, opcode::RDMA_WRITE, 0, &written);
+    carriers.settle_until(|| theirs[0] == ours[0]);
+    let slot = slot_of(rkey).unwrap();
+    b.fabric
+        .lock()
+        .function(B)
+        .mkeys
+        .get_mut(slot)
+        .unwrap()
+        .variant ^= 1;
+    carriers.settle();
+    expect_success(&near.completions(), bytes);
+    assert_eq!((a.state(&near), b.state(&far)), (state::RTS, state::RTS));
+    assert!(theirs[..1024] == ours[..1024] && theirs[bytes - 1024..] == [0; 1024]);
+}
