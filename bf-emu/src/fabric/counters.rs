@@ -101,6 +101,8 @@ countable! {
     /// the next ones those of the kernel in `ports/PORT/counters` (core/sysfs.c). `ibv_query_port`
     /// reports the last two.
     pub enum PortCounter {
+        /// Dynamic connections to targets here.
+        RxDctConnect = "rx_dct_connect",
         /// Times that a packet was missing, of another machine.
         OutOfSequence = "out_of_sequence",
         /// Answers of another machine that a packet is missing.
@@ -188,11 +190,11 @@ impl CounterDir {
         }
     }
 
-    /// Counters of what this device does not have. Only packets of other machines are lost.
+    /// Counters of what this device does not have.
     #[must_use]
     pub fn always_zero(self) -> &'static [&'static str] {
         match self {
-            Self::Device => &["rx_dct_connect"],
+            Self::Device => &[],
             Self::Port => &[
                 "symbol_error",
                 "link_error_recovery",
