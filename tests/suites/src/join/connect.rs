@@ -41,8 +41,6 @@ const GOOD_ROWS: &[&str] = &[
     "ib_send_bw -R -F -n 200 -b ; ib_send_bw -R -F -n 200 -b ADDRESS",
     "ib_send_lat -R -F -n 200 -c UD ; ib_send_lat -R -F -n 200 -c UD ADDRESS",
     "ib_atomic_bw -R -F -n 200 ; ib_atomic_bw -R -F -n 200 ADDRESS",
-    "ib_send_lat -R -F -n 200 -c UC ; ib_send_lat -R -F -n 200 -c UC ADDRESS",
-    "ib_write_bw -R -F -n 200 -c XRC ; ib_write_bw -R -F -n 200 -c XRC ADDRESS",
 ];
 
 /// Pairs on a link, also with addresses of IPv6.
