@@ -1,15 +1,12 @@
 /* Regions with on-demand paging, and regions whose pages are given away. For tests/system/registrations.rs. Prints "ok". */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "connection.h"
 
 #define PAGE 4096UL
 #define PAGES 4
@@ -18,63 +15,25 @@
 #define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define ON_DEMAND (REMOTE | IBV_ACCESS_ON_DEMAND)
 
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what, strerror(errno));                        \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
-
-static struct ibv_context *context;
-static struct ibv_pd *pd;
-static struct ibv_cq *cq;
 static struct ibv_port_attr port;
 static union ibv_gid gid;
 
 static struct ibv_qp *created(void)
 {
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 },
-		.qp_type = IBV_QPT_RC,
-		.sq_sig_all = 1,
-	};
-	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-
-	CHECK(qp);
-	return qp;
+	return made_with(8, 1, REMOTE);
 }
 
 static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 {
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_INIT,
+	struct ibv_ah_attr way = {
+		.dlid = port.lid,
 		.port_num = 1,
-		.qp_access_flags = REMOTE,
+		.is_global = port.link_layer == IBV_LINK_LAYER_ETHERNET,
+		.grh = { .dgid = gid, .hop_limit = 1 },
 	};
 
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = peer->qp_num,
-		.max_dest_rd_atomic = 1,
-		.min_rnr_timer = 1,
-		.ah_attr = { .dlid = port.lid, .port_num = 1, .is_global = port.link_layer == IBV_LINK_LAYER_ETHERNET },
-	};
-	attr.ah_attr.grh.dgid = gid;
-	attr.ah_attr.grh.hop_limit = 1;
-	CHECK(!ibv_modify_qp(qp, &attr,
-			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1,
-	};
-	CHECK(!ibv_modify_qp(qp, &attr,
-			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				     IBV_QP_MAX_QP_RD_ATOMIC));
+	receives_from(qp, peer->qp_num, way, 1);
+	sends(qp);
 }
 
 /* One request of a new connection. Returns its status. */
@@ -268,12 +227,7 @@ static void refusals(void)
 
 static void opened(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	CHECK(list && list[0]);
-	CHECK(context = ibv_open_device(list[0]));
-	CHECK(pd = ibv_alloc_pd(context));
-	CHECK(cq = ibv_create_cq(context, 16, NULL, NULL, 0));
+	opened_with(16);
 	CHECK(!ibv_query_port(context, 1, &port) && !ibv_query_gid(context, 1, 0, &gid));
 }
 

@@ -17,7 +17,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
-    (&["bf-emu/"], 49_000),
+    (&["bf-emu/"], 49_450),
     (&["bindings/"], 2_700),
     (&["clients/"], 13_850),
     (&["cli/"], 4_500),

@@ -10,7 +10,7 @@ use super::peer::{Poster, destination};
 use super::work::{self, WORK_BYTES_MAX};
 use crate::bits::low16;
 use crate::fabric::numbers::qp_slot;
-use crate::fabric::objects::Qp;
+use crate::fabric::objects::{Qp, SERVICE_XRC_TARGET};
 use crate::fabric::{Fabric, Locked, Place, QPN_BASE};
 use crate::model::address::{GidEntry, mtu_bytes};
 use crate::sys;
@@ -26,7 +26,10 @@ pub(super) fn hand_over(locked: &mut Locked<'_>, function: usize, qpn: u32) -> b
         return false;
     };
     let running = matches!(qp.state, state::RTS | state::SQD);
-    let serves = matches!(qp.service, service::RC | service::UD);
+    let serves = matches!(
+        qp.service,
+        service::RC | service::UC | service::UD | service::XRC
+    );
     if !running || !serves || !fabric.is_carried() {
         return false;
     }
@@ -76,7 +79,11 @@ pub(super) fn way_of(
 /// True if requests of a queue pair go to another machine.
 pub(super) fn is_carried(fabric: &Fabric, qp: &Qp) -> bool {
     let remote = qp.remote();
-    qp.service == service::RC && remote.is_some_and(|remote| fabric.is_remote(remote.function))
+    let connects = matches!(
+        qp.service,
+        service::RC | service::UC | service::XRC | SERVICE_XRC_TARGET
+    );
+    connects && remote.is_some_and(|remote| fabric.is_remote(remote.function))
 }
 
 /// Makes the thread of a queue pair's owner look after its requests later.

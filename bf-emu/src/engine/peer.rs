@@ -9,6 +9,7 @@ use super::migration;
 use super::notice;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
 use super::partition;
+use crate::fabric::counters::PortCounter;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::route::Route;
@@ -70,8 +71,13 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
                 .qps
                 .get_mut(qp_slot(poster.qpn))
             {
+                let before = (qp.remote(), qp.remote_qpn);
                 qp.remote_qpn = target.qpn;
                 qp.set_remote(Some(target.place()));
+                if before != (Some(target.place()), target.qpn) {
+                    let counters = locked.fabric().counters(target.function);
+                    counters.count_port(target.qp.port(), PortCounter::RxDctConnect);
+                }
             }
             Ok(target)
         }
@@ -88,7 +94,7 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
 
 /// Combines an XRC target with the shared queue that a request names. The queue provides the
 /// protection domain, the completion queue and the receive entries.
-fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, Fault> {
+pub(super) fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, Fault> {
     let slot = number.checked_sub(NUMBER_BASE).ok_or(REMOTE_INVALID)?;
     let srqs = &locked.peek(target.function).srqs;
     let srq = srqs.get(slot).ok_or(REMOTE_INVALID)?;

@@ -59,7 +59,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   pingpong  ibv_{rc,uc,ud,srq}_pingpong, one byte of each received page compared
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
   rdmacm    rping, ucmatose, cmtime, rstream and the other programs of librdmacm; perftest with the connection manager
-  libfabric fi_pingpong of stock libfabric over its verbs provider, each byte compared
+  libfabric fi_pingpong of stock libfabric over its verbs provider, each byte compared; programs of fabtests in
+            $XGVMI_FABTESTS
   qperf     Debian's qperf over RC, UC and UD, with verified atomics
   fio       fio's own engine for RDMA: write, read, send
   dapl      dapltest of Debian's dapl2-utils, each byte compared

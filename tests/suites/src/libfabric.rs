@@ -1,13 +1,16 @@
-//! `fi_pingpong` of stock libfabric over its verbs provider, each byte compared. libfabric finds the device through the
+//! `fi_pingpong` of stock libfabric over its verbs provider, each byte compared, and programs of fabtests, which the user has
+//! built. libfabric finds the device through the
 //! connection manager: it binds identifiers to the addresses of the network interfaces, and to the loopback address.
 
 use super::device::{CLIENT, SERVER, Testbed};
-use super::{Case, World};
+use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
 use dev_setup as setup;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use testbed::pair::run as run_pair;
+use testbed::pair::{Ended, run as run_pair};
 use testbed::port::free as free_port;
+use testbed::process::{self, Running};
 
 /// One pair of programs. A pair that cannot connect waits without end.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -18,13 +21,94 @@ pub(super) const SAMPLE: &[&str] = &["fi_pingpong -e msg", "fi_pingpong -e rdm -
 /// Endpoints: connections, the reliable datagrams of `ofi_rxm` above them, and datagrams.
 const ROWS: &[&str] = &["-e msg", "-e rdm -m msg", "-e rdm -m tagged", "-e dgram"];
 
+/// Variable with the directory of built programs of fabtests, for the stock libfabric.
+const FABTESTS: &str = "XGVMI_FABTESTS";
+
+/// Programs of fabtests: provider and options. The messages and writes are compared; `fi_rdm_atomic` compares without an
+/// option, or with `-v`, by its version.
+const FABTESTS_ROWS: &[(&str, &str, &str)] = &[
+    ("fi_msg_pingpong", "verbs", "-v"),
+    ("fi_rdm_pingpong", "verbs;ofi_rxm", "-v"),
+    ("fi_rma_bw", "verbs;ofi_rxm", "-e rdm -o write -v"),
+    ("fi_rma_bw", "verbs;ofi_rxm", "-e rdm -o read -v"),
+    ("fi_rdm_atomic", "verbs;ofi_rxm", ""),
+];
+
 pub(super) fn run(world: &World) -> Result<Vec<Case>> {
     let libfabric = setup::libfabric()?;
     let rows = ROWS.iter().map(|row| (format!("fi_pingpong {row}"), row));
-    Ok(rows
+    let mut cases: Vec<_> = rows
         .filter(|(name, _)| world.wants(name))
         .map(|(name, row)| Case::of(name, pair(world, &libfabric, row)))
-        .collect())
+        .collect();
+    let built = std::env::var_os(FABTESTS).filter(|dir| !dir.is_empty());
+    let built = built.map(PathBuf::from);
+    for row in FABTESTS_ROWS {
+        let name = format!("fabtests: {} {}", row.0, row.2);
+        let name = name.trim_end().to_owned();
+        if !world.wants(&name) {
+            continue;
+        }
+        cases.push(match &built {
+            Some(dir) => Case::of(name, fabtest(world, (&libfabric, dir), *row)),
+            None => Case {
+                name,
+                outcome: Outcome::Skipped(format!(
+                    "{FABTESTS} names no directory with built programs"
+                )),
+            },
+        });
+    }
+    Ok(cases)
+}
+
+/// Runs a server and a client of fabtests on a new device. The server listens through the connection manager.
+fn fabtest(
+    world: &World,
+    (libfabric, dir): (&setup::Libfabric, &Path),
+    (program, provider, options): (&str, &str, &str),
+) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let port = free_port()?.to_string();
+    let command = |function: &str, role: &str| {
+        let mut command = testbed.command(function, dir.join(program));
+        command
+            .envs(world.env.for_libraries(&libfabric.libraries))
+            .args(["-p", provider, "-I", "20", "-S", "100000", role, &port])
+            .args(options.split_whitespace());
+        command
+    };
+    let help = process::run(command(SERVER, "-B").arg("-h"), LIMIT)?.output;
+    let compares: &[&str] = match program == "fi_rdm_atomic" && help.contains("-v") {
+        true => &["-v"],
+        false => &[],
+    };
+    let (mut server, mut client) = (command(SERVER, "-B"), command(CLIENT, "-P"));
+    server.args(compares).args(["-s", "127.66.1.1"]);
+    client.args(compares).arg("127.66.1.1");
+    let serving = Running::up(&mut server, LIMIT, |_| {
+        testbed
+            .objects()
+            .is_ok_and(|objects| objects.contains("stage Listen"))
+    })?;
+    let asked = Running::spawn(&mut client)?.wait(LIMIT)?;
+    let patience = match asked.ok() {
+        true => LIMIT,
+        false => Duration::from_secs(1),
+    };
+    let ended = Ended {
+        server: serving.wait(patience)?,
+        client: asked,
+    };
+    ended.result(&server, &client)?;
+    testbed
+        .ensure_nothing_refused()
+        .with_context(|| ended.client.output.clone())?;
+    let moved = testbed
+        .stats()?
+        .counted("wqes", |name| name.contains("send"))?;
+    ensure!(moved > 0, "the device moved no message");
+    Ok(())
 }
 
 /// Runs a server and a client on a new device; the device must not refuse any request.

@@ -2,7 +2,11 @@
 //!
 //! The device resolves addresses at each access, for every region. A region with on-demand paging
 //! therefore need not be mapped at registration, and an access finds the pages of that moment. A page
-//! that the kernel cannot provide then causes an error of the request.
+//! that the kernel cannot provide then causes an error of the request: the kernel resumes the fault
+//! with an error (`mlx5/odp.c`, `mlx5_ib_page_fault_resume`), and firmware chooses the status. That of
+//! the requester's own page is a local protection error (ConnectX-4 Lx, pmem/rpma issue 1142). That of
+//! a page of the other side has no public source; here it is that of a key that does not permit the
+//! access, or a remote operation error of a message's receive entry.
 
 use super::abi::advise_mr;
 use super::ioctl::{Fields, Ioctl};

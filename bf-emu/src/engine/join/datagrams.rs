@@ -24,7 +24,7 @@ use crate::engine::peer::Poster;
 use crate::engine::scatter::Scattered;
 use crate::engine::step;
 use crate::engine::wire::PSN_MASK;
-use crate::engine::wire::packet::{Body, Head, Packet};
+use crate::engine::wire::packet::{Body, Head, Packet, Service};
 use crate::engine::work::{self, Operation, WORK_BYTES_MAX};
 use crate::fabric::counters::{PortCounter, Work};
 use crate::fabric::{Locked, Place};
@@ -108,6 +108,7 @@ fn packet(
         own.pkey(poster.qp.port(), poster.qp.path.pkey_index)
     });
     let head = Head {
+        service: Service::Datagram,
         body: Body::Datagram {
             imm,
             qkey: qkey_of(poster, &to),

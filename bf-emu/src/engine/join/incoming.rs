@@ -1,6 +1,7 @@
 //! Requests that arrive from other machines: the checks, the receive entries and the memory of those of this machine.
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode, syndrome};
+use mlx5_prm::qp::service;
 use mlx5_prm::umr::access;
 
 use crate::engine::access::{Need, resolve};
@@ -11,12 +12,12 @@ use crate::engine::message::{MESSAGE_BYTES_MAX, arrived, complete_entry, invalid
 use crate::engine::outcome::{
     Fault, NO_ANSWER, REMOTE_ACCESS, REMOTE_INVALID, REMOTE_OPERATION, Reason,
 };
-use crate::engine::peer::{Poster, permits};
+use crate::engine::peer::{Poster, permits, with_srq};
 use crate::engine::receive::{self, Entry};
 use crate::engine::refused::{Refused, settle_here};
 use crate::engine::scatter::Scattered;
-use crate::engine::wire::packet::{self, Nak, Range};
-use crate::engine::wire::responder::{Arrived, Refusal, Target};
+use crate::engine::wire::arriving::{Arrived, Refusal, Target};
+use crate::engine::wire::packet::{self, Nak, Range, Service};
 use crate::engine::work::{Atomic, AtomicKind};
 use crate::fabric::Locked;
 use crate::fabric::counters::PortCounter;
@@ -90,16 +91,24 @@ impl Landing<'_, '_> {
         }
         let list = self.list(need, range);
         if list.check(self.locked, range.length.into()).is_err() {
-            return Err(self.refuse(Event::QpAccessError, REMOTE_ACCESS));
+            return Err(self.refuse_access());
         }
         Ok(())
+    }
+
+    /// Refuses a range of an RDMA request. An unreliable connection only drops it.
+    fn refuse_access(&mut self) -> Refusal {
+        match self.peer.qp.service {
+            service::UC => Refusal::Silent,
+            _ => self.refuse(Event::QpAccessError, REMOTE_ACCESS),
+        }
     }
 
     /// The answer to an access that failed although its range was checked.
     fn failed(&mut self, failure: Failure) -> Refusal {
         match failure {
             Failure::SourceGone | Failure::TargetGone => Refusal::Silent,
-            Failure::Source | Failure::Target => self.refuse(Event::QpAccessError, REMOTE_ACCESS),
+            Failure::Source | Failure::Target => self.refuse_access(),
         }
     }
 }
@@ -109,7 +118,20 @@ impl Target for Landing<'_, '_> {
         self.refuse(Event::QpRequestError, REMOTE_INVALID);
     }
 
+    fn select(&mut self, service: Service) -> bool {
+        let Service::Extended { srq } = service else {
+            return true;
+        };
+        with_srq(self.locked, self.peer, srq)
+            .map(|peer| self.peer = peer)
+            .is_ok()
+    }
+
     fn open(&mut self) -> Result<(), Refusal> {
+        if self.entry.is_some() {
+            // It was reserved for a message whose rest was dropped.
+            return Ok(());
+        }
         let entry = match next_entry(self.locked, &self.peer) {
             Ok(entry) => entry,
             Err(refused) => return Err(self.settle(refused)),

@@ -18,7 +18,7 @@ use crate::engine::wire::PSN_MASK;
 use crate::engine::wire::management::{
     self, Answered, Datagram, MESSAGE_BYTES, Message, Numbers, REJECT_DATA, Reject, TIME_CODE_MAX,
 };
-use crate::engine::wire::packet::{Body, Head, Packet};
+use crate::engine::wire::packet::{Body, Head, Packet, Service};
 use crate::fabric::rdma_cm::{Awaits, Exchange};
 use crate::fabric::{Fabric, Locked, Place};
 use crate::model::faults::mixed;
@@ -195,6 +195,7 @@ impl Manager {
         for letter in self.letters.drain(..) {
             self.next_psn = self.next_psn.wrapping_add(1) & PSN_MASK;
             let head = Head {
+                service: Service::Datagram,
                 body: Body::Datagram {
                     imm: None,
                     qkey: management::QKEY,

@@ -24,9 +24,11 @@ use super::receive::Entry;
 use super::step;
 use super::wire::icrc::Ends;
 use super::wire::management::{self, Datagram};
-use super::wire::packet::{Body, Packet};
+use super::wire::packet::{Body, Packet, Service};
 use super::wire::responder::{self, Responder};
+use super::wire::unreliable::Listener;
 use crate::fabric::counters::PortCounter;
+use crate::fabric::objects::SERVICE_XRC_TARGET;
 use crate::fabric::remote::Carrying;
 use crate::fabric::{Fabric, Locked, Place, QPN_BASE};
 use crate::model::address::{GidType, gid_of};
@@ -52,9 +54,16 @@ struct Connection {
     to: IpAddr,
     pkey: u16,
     outgoing: Outgoing,
-    responder: Responder,
+    receiving: Receiving,
     /// The receive entry of the message that is arriving.
     entry: Option<Entry>,
+}
+
+/// The receiving side of a connection.
+#[derive(Debug)]
+enum Receiving {
+    Reliable(Responder),
+    Unreliable(Listener),
 }
 
 /// What the process has seen.
@@ -171,6 +180,9 @@ impl<'f> Join<'f> {
         let counters = self.fabric.counters(place.function);
         let counted = (connection.from, packet.data.len());
         count(self.fabric, place, counted, PASSED_IN);
+        if !speaks(poster.qp.service, packet) {
+            return None;
+        }
         if !partition::are_same(connection.pkey, packet.head.pkey) {
             counters.count_port(place.port, PortCounter::BadPkey);
             return None;
@@ -184,23 +196,35 @@ impl<'f> Join<'f> {
                     side: poster.side(),
                 };
                 requester.receive(now_ns, &packet.head, packet.data, memory);
+                network::count_of(counters, place.port, requester.take_counts());
             }
             Body::Datagram { .. } => return None,
             Body::Send { .. }
             | Body::Write { .. }
             | Body::ReadRequest { .. }
             | Body::Atomic { .. } => {
-                let before = connection.responder.repeated();
                 let landing = &mut Landing {
                     locked,
                     peer: poster,
                     entry: &mut connection.entry,
                 };
-                connection
-                    .responder
-                    .receive(&packet.head, packet.data, landing);
-                let again = connection.responder.repeated() - before;
-                counters.add_port(place.port, PortCounter::DuplicateRequest, again);
+                let (head, data) = (&packet.head, packet.data);
+                match &mut connection.receiving {
+                    Receiving::Reliable(responder) => {
+                        let before = (responder.repeated(), responder.missing());
+                        responder.receive(head, data, landing);
+                        let again = responder.repeated() - before.0;
+                        counters.add_port(place.port, PortCounter::DuplicateRequest, again);
+                        let missing = responder.missing() - before.1;
+                        counters.add_port(place.port, PortCounter::OutOfSequence, missing);
+                    }
+                    Receiving::Unreliable(listener) => {
+                        let before = listener.missing();
+                        listener.receive(head, data, landing);
+                        let missing = listener.missing() - before;
+                        counters.add_port(place.port, PortCounter::OutOfSequence, missing);
+                    }
+                }
             }
         }
         self.touched.insert(key);
@@ -266,6 +290,8 @@ impl<'f> Join<'f> {
                 && requester.deadline_ns().is_some_and(|due| due <= now_ns)
             {
                 requester.expire(now_ns);
+                let counters = self.fabric.counters(key.0);
+                network::count_of(counters, connection.place.port, requester.take_counts());
                 self.touched.insert(*key);
             }
         }
@@ -379,8 +405,11 @@ impl<'f> Join<'f> {
             entry: &mut connection.entry,
         };
         let mut outlet = Outlet::new(self.fabric, (self.port, &mut self.packet), send);
+        let Receiving::Reliable(responder) = &mut connection.receiving else {
+            return;
+        };
         for _ in 0..ANSWERS_PER_TURN {
-            let Some(head) = connection.responder.transmit(landing, &mut self.data) else {
+            let Some(head) = responder.transmit(landing, &mut self.data) else {
                 return;
             };
             let packet = Packet {
@@ -411,13 +440,17 @@ impl<'f> Join<'f> {
         let number = u64::from(self.carrying.epoch) << 32 | u64::from(self.issued);
         let pkey = identity.pkey(place.port, qp.path.pkey_index);
         let mtu = mtu_of(self.fabric, place, qp);
-        let responder = Responder::new(responder::Settings {
-            queue: qp.remote_qpn,
-            pkey,
-            mtu,
-            first_psn: qp.path.rq_psn,
-            reads: qp.path.max_dest_rd_atomic,
-        });
+        let receiving = match qp.service {
+            service::UC => Receiving::Unreliable(Listener::new(mtu)),
+            other => Receiving::Reliable(Responder::new(responder::Settings {
+                queue: qp.remote_qpn,
+                pkey,
+                mtu,
+                first_psn: qp.path.rq_psn,
+                is_extended: other == SERVICE_XRC_TARGET,
+                reads: qp.path.max_dest_rd_atomic,
+            })),
+        };
         let connection = Connection {
             number,
             place,
@@ -425,7 +458,7 @@ impl<'f> Join<'f> {
             to: address_of(&qp.path.dgid),
             pkey,
             outgoing: Outgoing::new(qp.sq_done, (pkey, mtu)),
-            responder,
+            receiving,
             entry: None,
         };
         self.connections.insert(key, connection);
@@ -442,6 +475,19 @@ impl<'f> Join<'f> {
             let poster = running(&locked, *key);
             poster.is_some_and(|poster| poster.qp.carried == connection.number)
         });
+    }
+}
+
+/// True for a packet that a queue pair of this service may get: of its service, and a request or an answer as its side
+/// permits.
+fn speaks(own: u8, packet: &Packet<'_>) -> bool {
+    let is_request = packet.head.body.is_request();
+    match packet.head.service {
+        Service::Reliable => own == service::RC,
+        Service::Unreliable => own == service::UC,
+        Service::Extended { .. } if is_request => own == SERVICE_XRC_TARGET,
+        Service::Extended { .. } => own == service::XRC,
+        Service::Datagram => false,
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::engine::wire::icrc::Ends;
 use crate::engine::wire::packet::Packet;
-use crate::fabric::counters::PortCounter;
+use crate::engine::wire::requester::Counts;
+use crate::fabric::counters::{Counters, PortCounter};
 use crate::fabric::{Fabric, Place, PortState};
 use crate::model::address::Gid;
 
@@ -43,6 +44,18 @@ pub(super) fn count(
     counters.add_port(place.port, packets, 1);
     counters.add_port(place.port, unicast, 1);
     counters.add_port(place.port, data, (HEADERS + network + bytes as u64) / 4);
+}
+
+/// Counts what a requester has seen at its port.
+pub(super) fn count_of(counters: &Counters, port: u8, seen: Counts) {
+    for (counter, count) in [
+        (PortCounter::LocalAckTimeoutErr, seen.timeouts),
+        (PortCounter::PacketSeqErr, seen.sequence_naks),
+        (PortCounter::ImpliedNakSeqErr, seen.implied_naks),
+        (PortCounter::RnrNakRetryErr, seen.not_ready),
+    ] {
+        counters.add_port(port, counter, count);
+    }
 }
 
 /// True if a port carries packets.

@@ -18,7 +18,7 @@ use crate::engine::outcome::{
 use crate::engine::overtake::Behind;
 use crate::engine::peer::Poster;
 use crate::engine::step;
-use crate::engine::wire::packet::{Atomic, Nak};
+use crate::engine::wire::packet::{Atomic, Nak, Service};
 use crate::engine::wire::requester::{Broken, Memory, NoAccess, Operation, Requester, Settings};
 use crate::engine::work::{self, AtomicKind, WORK_BYTES_MAX};
 use crate::fabric::Locked;
@@ -130,8 +130,8 @@ impl Outgoing {
                 true => message(locked, &at, &ctrl, &bytes),
                 false => Err(LOCAL_OPERATION),
             };
-            if let Ok(Some((posted, operation, length))) = wanted {
-                requester.push(posted, operation, (length, ctrl.is_solicited()));
+            if let Ok(Some((posted, what, length))) = wanted {
+                requester.push(posted, what, (length, ctrl.is_solicited()));
             } else if requester.is_idle() {
                 let mut behind = Behind::of(&at, &ctrl, fetched.space, execute);
                 let result = match wanted {
@@ -195,20 +195,28 @@ fn settings(poster: &Poster, pkey: u16, mtu: u32) -> Settings {
     }
 }
 
+/// A message, what it does, and its length.
+type Wanted = (Posted, (Service, Operation), u32);
+
 /// The message of an entry; None if the entry has no destination or is malformed.
 fn message(
     locked: &Locked<'_>,
     at: &Poster,
     ctrl: &Ctrl,
     bytes: &[u8; WORK_BYTES_MAX],
-) -> Result<Option<(Posted, Operation, u32)>, Fault> {
-    let Ok(work) = work::parse(bytes, service::RC) else {
+) -> Result<Option<Wanted>, Fault> {
+    let Ok(work) = work::parse(bytes, at.qp.service) else {
         return Ok(None);
     };
     let (operation, counted) = match work.operation {
         work::Operation::Nop | work::Operation::Umr { .. } | work::Operation::Memcpy { .. } => {
             return Ok(None);
         }
+        // The standard has no packet for it.
+        work::Operation::Send {
+            invalidate: Some(_),
+            ..
+        } if at.qp.service == service::UC => return Err(LOCAL_OPERATION),
         work::Operation::Send { imm, invalidate } => {
             let counted = match invalidate {
                 Some(_) => Work::SendInvalidate,
@@ -269,7 +277,12 @@ fn message(
     }
     list.check(locked, length.into())
         .map_err(|_| LOCAL_PROTECTION)?;
-    Ok(Some((posted, operation, length)))
+    let service = match (at.qp.service, work.xrc_srq) {
+        (service::UC, _) => Service::Unreliable,
+        (service::XRC, Some(srq)) => Service::Extended { srq },
+        _ => Service::Reliable,
+    };
+    Ok(Some((posted, (service, operation), length)))
 }
 
 fn fault_of(broken: Broken) -> Fault {

@@ -5,6 +5,7 @@ use mlx5_prm::wqe::AddressVector;
 
 use super::*;
 use crate::fabric::NUMBER_BASE;
+use crate::fabric::counters::PortCounter;
 use crate::fabric::objects::{SERVICE_DCT, SERVICE_XRC_TARGET, Srq};
 
 const KEY: u64 = 0x1234_5678_9abc_def0;
@@ -94,6 +95,12 @@ fn one_initiator_serves_many_targets() {
         let lid = world.fabric.identity(HOST).unwrap().lid(1);
         assert_eq!(got[0].slid, lid);
     }
+    // Two requests to each target are one connection.
+    let connects = |function: usize| {
+        let counters = world.fabric.counters(function);
+        counters.of_port(1, PortCounter::RxDctConnect)
+    };
+    assert_eq!([FAR, DPU, HOST].map(connects), [2, 1, 0]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Two fabrics whose carriers exchange packets in memory, over a good and a bad network.
 
+mod services;
+
 use std::net::SocketAddr;
 use std::path::Path as FilePath;
 

@@ -10,7 +10,7 @@ use crate::engine::join::{Join, Seen};
 use crate::engine::rdma_cm::{answer, connect, get};
 use crate::engine::wire::icrc::Ends;
 use crate::engine::wire::management::{self, Datagram, Message};
-use crate::engine::wire::packet::{Body, Head, Packet};
+use crate::engine::wire::packet::{Body, Head, Packet, Service};
 use crate::fabric::rdma_cm::{
     CmFile, CmId, EventKind, EventParam, Exchange, Params, Port, Side, Stage,
 };
@@ -19,7 +19,10 @@ use crate::model::sockaddr::SocketAddress;
 const SERVICE_PORT: u16 = 7471;
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
+const IB: u16 = 0x013f;
 const QP_RC: u8 = 2;
+const QP_UC: u8 = 3;
+const QP_XRC_INI: u8 = 9;
 const QP_UD: u8 = 4;
 /// Offset of the message in a packet: behind the transport headers.
 const MESSAGE_AT: usize = 20;
@@ -177,8 +180,12 @@ fn attribute(packet: &[u8]) -> Option<u16> {
 
 /// A connection from its request to the end of its numbers' rest.
 fn whole_connection(machines: &Machines, carriers: &mut Carriers<'_>) {
+    connection_of(machines, carriers, (TCP, QP_RC));
+}
+
+fn connection_of(machines: &Machines, carriers: &mut Carriers<'_>, kind: (u16, u8)) {
     use EventKind as E;
-    let (active, passive) = programs(machines, (TCP, QP_RC));
+    let (active, passive) = programs(machines, kind);
     active.connect((A, B), &params(0x111, b"question"));
     carriers.settle_until(|| passive.has_event());
     let asked = passive.events_with();
@@ -190,6 +197,7 @@ fn whole_connection(machines: &Machines, carriers: &mut Carriers<'_>) {
     assert_eq!((event.responder_resources, event.initiator_depth), (5, 3));
     let new = passive.known();
     assert_eq!((new.there.qp_num, new.there.psn), (0x111, 0x10));
+    assert_eq!(new.qp_type, kind.1);
     assert_eq!((new.retry_count, new.rnr_retry_count), (6, 7));
     assert_eq!(
         (new.source, new.target),
@@ -241,6 +249,12 @@ fn a_connection_of_two_machines_has_the_events_of_one_machine() {
     for join in &carriers.both {
         assert_eq!(join.seen(), Seen::default());
     }
+}
+
+#[test]
+fn queue_pairs_of_an_unreliable_connection_find_each_other() {
+    let machines = Machines::new();
+    connection_of(&machines, &mut machines.carriers(), (IB, QP_UC));
 }
 
 /// Late messages of a program in adversary mode are not lost: another process sends them.
@@ -337,7 +351,7 @@ fn refusals_have_their_reason_on_the_other_machine() {
         ),
         (
             "another service of queue pairs",
-            |active, _, _| active.change(|own| own.qp_type = 3),
+            |active, _, _| active.change(|own| own.qp_type = QP_XRC_INI),
             vec![(E::Rejected, 9)],
             vec![],
         ),
@@ -709,6 +723,7 @@ fn strange_messages_are_bounded() {
     let good = Datagram::decode(&request.borrow()).unwrap();
     let mut receive = |bytes: &[u8], qkey: u32| {
         let head = Head {
+            service: Service::Datagram,
             body: Body::Datagram {
                 imm: None,
                 qkey,

@@ -1,8 +1,9 @@
-//! Reliable connections over RoCE v2: packets, and the two sides of a connection. No input or output, and no clock:
+//! Connections over RoCE v2: packets, and the two sides of a connection. No input or output, and no clock:
 //! times are arguments.
 //!
 //! "C" means InfiniBand Architecture 1.3, volume 1, in all modules here.
 
+pub mod arriving;
 pub mod icrc;
 pub mod management;
 pub mod packet;
@@ -10,6 +11,7 @@ pub mod requester;
 pub mod responder;
 #[cfg(test)]
 mod tests;
+pub mod unreliable;
 
 /// A packet sequence number has 24 bits.
 pub const PSN_MASK: u32 = 0x00ff_ffff;

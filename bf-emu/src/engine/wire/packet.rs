@@ -1,12 +1,49 @@
-//! Packets of reliable connections, and datagrams, behind the UDP header: base transport header, extended headers, data and padding
-//! (C 9.2 to 9.3). The checksum behind them is in [`super::icrc`].
+//! Packets of connections, and datagrams, behind the UDP header: base transport header, extended headers, data and padding
+//! (C 9.2 to 9.3; annex A14 for extended connections). The checksum behind them is in [`super::icrc`].
 
 /// Bytes of the base transport header.
 pub const BTH_BYTES: usize = 12;
-/// Bytes of the longest headers of a packet: an atomic request.
-pub const HEADER_BYTES_MAX: usize = BTH_BYTES + 28;
+/// Bytes of the longest headers of a packet: an atomic request of an extended connection.
+pub const HEADER_BYTES_MAX: usize = BTH_BYTES + 4 + 28;
 /// Largest data of a packet.
 pub const DATA_BYTES_MAX: usize = 4096;
+
+/// Service of the queue pairs of a packet, in the upper three bits of its operation (C table 38).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Reliable,
+    /// Unreliable connection.
+    Unreliable,
+    /// Datagram.
+    Datagram,
+    /// Extended reliable connection.
+    Extended {
+        /// Number of the shared receive queue, in requests (XRCETH); 0 in answers.
+        srq: u32,
+    },
+}
+
+impl Service {
+    fn code(self) -> u8 {
+        match self {
+            Self::Reliable => 0,
+            Self::Unreliable => 1,
+            Self::Datagram => 3,
+            Self::Extended { .. } => 5,
+        }
+    }
+
+    /// True if packets of this service may have an operation.
+    fn has(self, operation: u8) -> bool {
+        use opcode as o;
+        match self {
+            Self::Reliable | Self::Extended { .. } => true,
+            Self::Unreliable => operation <= o::WRITE_ONLY_IMM,
+            Self::Datagram => matches!(operation, o::SEND_ONLY | o::SEND_ONLY_IMM),
+        }
+    }
+}
 
 /// Place of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +220,8 @@ pub enum Body {
 /// The headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
+    /// Its service.
+    pub service: Service,
     /// Its kind.
     pub body: Body,
     /// Number of the destination queue pair.
@@ -224,8 +263,8 @@ pub enum BadPacket {
     /// Its transport version is unknown.
     #[error("transport version {0}; only version 0 exists")]
     Version(u8),
-    /// Its operation is unknown, or one of another service.
-    #[error("operation {0:#04x} is neither one of a reliable connection nor a datagram")]
+    /// Its operation is unknown, or its service has no such operation.
+    #[error("operation {0:#04x} is none of a connection and no datagram")]
     Opcode(u8),
     /// Its data does not end at a word, or has less bytes than padding.
     #[error("{bytes} bytes of data with {padding} bytes of padding")]
@@ -248,7 +287,7 @@ pub enum BadPacket {
     Syndrome(u8),
 }
 
-/// Operations of reliable connections and datagrams (C table 38).
+/// Operations, in the lower five bits (C table 38).
 mod opcode {
     pub(super) const SEND_FIRST: u8 = 0x00;
     pub(super) const SEND_MIDDLE: u8 = 0x01;
@@ -273,8 +312,6 @@ mod opcode {
     pub(super) const FETCH_ADD: u8 = 0x14;
     pub(super) const SEND_LAST_INV: u8 = 0x16;
     pub(super) const SEND_ONLY_INV: u8 = 0x17;
-    pub(super) const DATAGRAM: u8 = 0x64;
-    pub(super) const DATAGRAM_IMM: u8 = 0x65;
 }
 
 /// The upper three bits of an acknowledgement's syndrome (C table 45).
@@ -305,7 +342,7 @@ impl<'a> Packet<'a> {
         if flags & 0xf != 0 {
             return Err(BadPacket::Version(flags & 0xf));
         }
-        let body = reader.body(code)?;
+        let (service, body) = reader.body(code)?;
         let rest = bytes.get(reader.at..).unwrap_or(&[]);
         let padding = usize::from(flags >> 4 & 3);
         if !rest.len().is_multiple_of(4) || padding > rest.len() {
@@ -323,6 +360,7 @@ impl<'a> Packet<'a> {
             });
         }
         let head = Head {
+            service,
             body,
             queue: word_of(queue),
             psn: word_of(psn),
@@ -336,6 +374,7 @@ impl<'a> Packet<'a> {
     /// Appends the packet to `out`, without the checksum.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let Head {
+            service,
             body,
             queue,
             psn,
@@ -347,7 +386,7 @@ impl<'a> Packet<'a> {
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let padding_bits = u8::try_from(padding).unwrap_or(0) << 4;
         out.extend([
-            body.opcode(),
+            service.code() << 5 | body.opcode(),
             flag(solicited, SOLICITED) | MIGRATED | padding_bits,
         ]);
         out.extend(pkey.to_be_bytes());
@@ -355,6 +394,12 @@ impl<'a> Packet<'a> {
         out.extend(low_of(queue));
         out.push(flag(ack, ACK_REQUEST));
         out.extend(low_of(psn));
+        if let Service::Extended { srq } = service
+            && body.is_request()
+        {
+            out.push(0);
+            out.extend(low_of(srq));
+        }
         body.encode(out);
         out.extend_from_slice(self.data);
         out.extend(std::iter::repeat_n(0, padding));
@@ -372,6 +417,24 @@ fn low_of(word: u32) -> [u8; 3] {
 }
 
 impl Body {
+    /// True for a packet of the requester.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        !matches!(
+            self,
+            Self::ReadResponse { .. } | Self::Ack(_) | Self::AtomicAck { .. }
+        )
+    }
+
+    /// The place in its message of a part of a send or a write.
+    #[must_use]
+    pub fn part(&self) -> Option<Part> {
+        match *self {
+            Self::Send { part, .. } | Self::Write { part, .. } => Some(part),
+            _ => None,
+        }
+    }
+
     /// True for a packet with data.
     fn has_data(&self) -> bool {
         matches!(
@@ -417,8 +480,8 @@ impl Body {
             },
             Self::Ack(_) => o::ACK,
             Self::AtomicAck { .. } => o::ATOMIC_ACK,
-            Self::Datagram { imm: Some(_), .. } => o::DATAGRAM_IMM,
-            Self::Datagram { imm: None, .. } => o::DATAGRAM,
+            Self::Datagram { imm: Some(_), .. } => o::SEND_ONLY_IMM,
+            Self::Datagram { imm: None, .. } => o::SEND_ONLY,
             Self::Atomic { atomic, .. } => match atomic {
                 Atomic::CompareSwap { .. } => o::COMPARE_SWAP,
                 Atomic::FetchAdd { .. } => o::FETCH_ADD,
@@ -582,9 +645,42 @@ impl Reader<'_> {
         })
     }
 
-    fn body(&mut self, code: u8) -> Result<Body, BadPacket> {
+    /// The service of an operation, and its extended headers.
+    fn body(&mut self, code: u8) -> Result<(Service, Body), BadPacket> {
         use opcode as o;
-        match code {
+        let operation = code & 0x1f;
+        let service = match code >> 5 {
+            0 => Service::Reliable,
+            1 => Service::Unreliable,
+            3 => Service::Datagram,
+            5 => Service::Extended { srq: 0 },
+            _ => return Err(BadPacket::Opcode(code)),
+        };
+        if !service.has(operation) {
+            return Err(BadPacket::Opcode(code));
+        }
+        if service == Service::Datagram {
+            return Ok((service, self.datagram(operation == o::SEND_ONLY_IMM)?));
+        }
+        let is_answer = matches!(operation, o::READ_FIRST..=o::ATOMIC_ACK);
+        let service = match service {
+            Service::Extended { .. } if !is_answer => {
+                let [_, srq @ ..] = self.take::<4>()?;
+                Service::Extended { srq: word_of(srq) }
+            }
+            same => same,
+        };
+        let body = self.connected(operation);
+        let named = |error| match error {
+            BadPacket::Opcode(_) => BadPacket::Opcode(code),
+            other => other,
+        };
+        Ok((service, body.map_err(named)?))
+    }
+
+    fn connected(&mut self, operation: u8) -> Result<Body, BadPacket> {
+        use opcode as o;
+        match operation {
             o::SEND_FIRST => self.send(Part::First, false, false),
             o::SEND_MIDDLE => self.send(Part::Middle, false, false),
             o::SEND_LAST => self.send(Part::Last, false, false),
@@ -614,7 +710,7 @@ impl Reader<'_> {
             o::COMPARE_SWAP | o::FETCH_ADD => {
                 let (address, rkey) = (self.long()?, self.word()?);
                 let (first, second) = (self.long()?, self.long()?);
-                let atomic = match code {
+                let atomic = match operation {
                     o::COMPARE_SWAP => Atomic::CompareSwap {
                         compare: second,
                         swap: first,
@@ -627,9 +723,7 @@ impl Reader<'_> {
                     atomic,
                 })
             }
-            o::DATAGRAM => self.datagram(false),
-            o::DATAGRAM_IMM => self.datagram(true),
-            _ => Err(BadPacket::Opcode(code)),
+            _ => Err(BadPacket::Opcode(operation)),
         }
     }
 }

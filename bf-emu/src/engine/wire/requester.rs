@@ -1,15 +1,18 @@
-//! The requesting side of a reliable connection (C 9.7.3): cuts messages into packets, keeps a window of packets without
-//! an acknowledgement, repeats what is lost, and reports messages in their order.
+//! The requesting side of a connection (C 9.7.3): cuts messages into packets, keeps a window of packets without an
+//! acknowledgement, repeats what is lost, and reports messages in their order. On an unreliable connection (C 9.8.2) a
+//! message has ended when its last packet is sent.
 
 use std::collections::VecDeque;
 
-use super::packet::{Atomic, Body, Head, Nak, Part, Range, Verdict};
+use super::packet::{Atomic, Body, Head, Nak, Part, Range, Service, Verdict};
 use super::{Numbers, packets_of, part_of};
 
 /// Packets without an acknowledgement. They fit into the receive buffer that Linux gives to a socket by default.
 pub const WINDOW: u64 = 48;
 /// Packets after which the sender asks for an acknowledgement.
 const ACK_EVERY: u64 = 16;
+/// Time between two windows of packets that nobody acknowledges: a receiver's time for them.
+const PAUSE_NS: u64 = 250_000;
 /// Most packets that answer one read request. A longer read has several requests, so that its answer keeps to the window.
 const READ_PACKETS: u64 = 16;
 /// Messages of a connection that are not complete. The queue pair holds the others.
@@ -125,9 +128,23 @@ pub trait Memory<T> {
     fn scatter(&mut self, tag: &T, offset: u32, bytes: &[u8]) -> Result<(), NoAccess>;
 }
 
+/// What the requester has seen of a bad network and of receivers that were not ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times without an answer.
+    pub timeouts: u64,
+    /// Answers that a packet is missing.
+    pub sequence_naks: u64,
+    /// Answers behind a read's or an atomic operation's that is missing.
+    pub implied_naks: u64,
+    /// Answers that the receiver is not ready.
+    pub not_ready: u64,
+}
+
 #[derive(Debug)]
 struct Message<T> {
     tag: T,
+    service: Service,
     operation: Operation,
     solicited: bool,
     length: u32,
@@ -160,13 +177,16 @@ pub struct Requester<T> {
     end: u64,
     retries: u8,
     rnr_retries: u8,
+    /// Packets without acknowledgement since the last pause.
+    unheard: u64,
     /// Time at which packets are repeated.
     due_ns: Option<u64>,
-    /// No packet before this time, because the receiver was not ready.
+    /// No packet before this time: the receiver was not ready, or needs time.
     quiet_until_ns: Option<u64>,
     /// The oldest packet without an answer when packets were last repeated on the peer's request.
     repeated: Option<u64>,
     repetitions: u64,
+    counts: Counts,
     has_failed: bool,
 }
 
@@ -185,10 +205,12 @@ impl<T> Requester<T> {
             end: 0,
             retries: settings.retries,
             rnr_retries: settings.rnr_retries,
+            unheard: 0,
             due_ns: None,
             quiet_until_ns: None,
             repeated: None,
             repetitions: 0,
+            counts: Counts::default(),
             has_failed: false,
         }
     }
@@ -211,14 +233,25 @@ impl<T> Requester<T> {
         self.repetitions
     }
 
+    /// What was counted since the last call.
+    pub fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
     /// Adds a message of `length` bytes. The caller has asked [`Requester::has_room`].
-    pub fn push(&mut self, tag: T, operation: Operation, (length, solicited): (u32, bool)) {
+    pub fn push(
+        &mut self,
+        tag: T,
+        (service, operation): (Service, Operation),
+        (length, solicited): (u32, bool),
+    ) {
         let packets = match operation {
             Operation::Atomic { .. } => 1,
             _ => packets_of(length, self.settings.mtu),
         };
         self.messages.push_back(Message {
             tag,
+            service,
             operation,
             solicited,
             length,
@@ -311,20 +344,38 @@ impl<T> Requester<T> {
             }
         }
         let last_of_window = self.next + 1 - self.acked >= WINDOW;
+        let asks = part.ends() || index % ACK_EVERY == ACK_EVERY - 1 || last_of_window;
+        let service = message.service;
         let head = Head {
+            service,
             body,
             queue: self.settings.queue,
             psn: self.numbers.psn(self.next),
             pkey: self.settings.pkey,
             solicited: message.solicited && part.ends(),
-            ack: part.ends() || index % ACK_EVERY == ACK_EVERY - 1 || last_of_window,
+            ack: asks && service != Service::Unreliable,
         };
         self.next += packets;
         self.sent = self.sent.max(self.next);
-        if self.due_ns.is_none() {
+        if service == Service::Unreliable {
+            self.forget(now_ns, part);
+        } else if self.due_ns.is_none() {
             self.due_ns = self.after_timeout(now_ns);
         }
         Some(head)
+    }
+
+    /// A packet that nobody acknowledges is sent.
+    fn forget(&mut self, now_ns: u64, part: Part) {
+        self.acked = self.next;
+        if part.ends() {
+            self.complete();
+        }
+        self.unheard += 1;
+        if self.unheard >= WINDOW {
+            self.unheard = 0;
+            self.quiet_until_ns = Some(now_ns.saturating_add(PAUSE_NS));
+        }
     }
 
     /// Takes an answer of the peer.
@@ -341,6 +392,7 @@ impl<T> Requester<T> {
                 Verdict::Ack => self.advance(now_ns, packet + 1),
                 Verdict::NotReady(timer) => self.not_ready(now_ns, packet, timer),
                 Verdict::Nak(Nak::Sequence) => {
+                    self.counts.sequence_naks += 1;
                     self.advance(now_ns, packet);
                     self.repeat(now_ns);
                 }
@@ -376,6 +428,7 @@ impl<T> Requester<T> {
         if self.acked == self.sent || self.has_failed {
             return;
         }
+        self.counts.timeouts += 1;
         let Some(left) = self.retries.checked_sub(1) else {
             self.fail(Broken::RetryExceeded);
             return;
@@ -443,6 +496,7 @@ impl<T> Requester<T> {
             self.progress(now_ns);
         }
         if self.acked < to {
+            self.counts.implied_naks += 1;
             self.repeat(now_ns);
         }
     }
@@ -481,6 +535,7 @@ impl<T> Requester<T> {
         if self.acked != packet {
             return;
         }
+        self.counts.not_ready += 1;
         if self.settings.rnr_retries != FOREVER {
             let Some(left) = self.rnr_retries.checked_sub(1) else {
                 return self.fail(Broken::NotReady);

@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use super::packet::{Aeth, Atomic, Body, Head, Nak, Part, Range, Verdict};
+use super::arriving::{Arriving, Refusal, Target};
+use super::packet::{Aeth, Body, Head, Nak, Part, Range, Service, Verdict};
 use super::{Numbers, PSN_MASK, packets_of, part_of};
 
 /// Answers that wait to be sent. A request beyond them counts as lost.
@@ -20,67 +21,10 @@ pub struct Settings {
     pub mtu: u32,
     /// Number of the first packet.
     pub first_psn: u32,
+    /// The queue pair is the target of an extended connection.
+    pub is_extended: bool,
     /// Atomic operations whose results are kept for repetitions: as many as the peer may have without an answer.
     pub reads: u8,
-}
-
-/// Reason why a request was not executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// No receive entry. The peer shall wait this long (a code).
-    NotReady(u8),
-    /// An error. It ends the connection.
-    Nak(Nak),
-    /// The request breaks a rule of the protocol. It ends the connection.
-    Invalid,
-    /// No answer.
-    Silent,
-}
-
-/// A message whose last packet has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
-    /// Its bytes.
-    pub length: u32,
-    /// It is an RDMA write.
-    pub is_write: bool,
-    /// Immediate data.
-    pub imm: Option<u32>,
-    /// Key to invalidate.
-    pub invalidate: Option<u32>,
-    /// The completion is solicited.
-    pub solicited: bool,
-}
-
-/// The memory and the queues of the responder.
-#[expect(clippy::missing_errors_doc, reason = "they are the same: see Refusal")]
-pub trait Target {
-    /// A request breaks a rule of the protocol: the connection ends.
-    fn invalid(&mut self);
-    /// Reserves the next receive entry for a message.
-    fn open(&mut self) -> Result<(), Refusal>;
-    /// Writes a part of the message into the reserved entry.
-    fn deliver(&mut self, offset: u32, data: &[u8]) -> Result<(), Refusal>;
-    /// Completes the reserved entry.
-    fn close(&mut self, arrived: &Arrived) -> Result<(), Refusal>;
-    /// Writes a part of an RDMA write. The part at offset 0 checks the whole range.
-    fn write(&mut self, target: &Range, offset: u32, data: &[u8]) -> Result<(), Refusal>;
-    /// Checks that a range is readable.
-    fn check_read(&mut self, source: &Range) -> Result<(), Refusal>;
-    /// Reads a part of a range.
-    fn read(&mut self, source: &Range, offset: u32, into: &mut [u8]) -> Result<(), Refusal>;
-    /// Reads a part of a range for a request that was executed before. None if the range is no longer readable, which breaks
-    /// nothing: a requester that has its data may have given up the key.
-    fn read_again(&mut self, source: &Range, offset: u32, into: &mut [u8]) -> Option<()>;
-    /// Executes an atomic operation and returns the value before it.
-    fn atomic(&mut self, address: u64, rkey: u32, atomic: Atomic) -> Result<u64, Refusal>;
-}
-
-/// A message of several packets that is arriving.
-#[derive(Clone, Copy, Debug)]
-enum Arriving {
-    Send { offset: u32 },
-    Write { target: Range, offset: u32 },
 }
 
 /// An answer that waits to be sent.
@@ -96,6 +40,8 @@ enum Answer {
     },
     Read {
         source: Range,
+        /// The shared receive queue of the request, on an extended connection.
+        service: Service,
         first: u64,
         index: u64,
         /// The request was executed before.
@@ -112,7 +58,7 @@ pub struct Responder {
     expected: u64,
     /// Completed messages.
     msn: u32,
-    arriving: Option<Arriving>,
+    arriving: Arriving,
     answers: VecDeque<Answer>,
     /// The last atomic operations: their packets and results.
     atomics: VecDeque<(u64, u64)>,
@@ -132,7 +78,7 @@ impl Responder {
             numbers: Numbers::from(settings.first_psn),
             expected: 0,
             msn: 0,
-            arriving: None,
+            arriving: Arriving::new(settings.mtu),
             answers: VecDeque::new(),
             atomics: VecDeque::new(),
             has_told: false,
@@ -214,6 +160,7 @@ impl Responder {
             }
             Answer::Read {
                 source,
+                service,
                 first,
                 index,
                 again,
@@ -221,14 +168,24 @@ impl Responder {
                 let packets = packets_of(source.length, self.settings.mtu);
                 let (offset, bytes) = part_of(source.length, self.settings.mtu, index);
                 data.resize(bytes, 0);
-                let read = match again {
-                    true => target
+                let read = match (target.select(service), again) {
+                    (true, false) => target.read(&source, offset, data),
+                    (false, false) => Err(Refusal::Invalid),
+                    (true, true) => target
                         .read_again(&source, offset, data)
                         .ok_or(Refusal::Silent),
-                    false => target.read(&source, offset, data),
+                    (false, true) => Err(Refusal::Silent),
                 };
                 if let Err(refusal) = read {
-                    if let Refusal::Nak(nak) = refusal {
+                    let nak = match refusal {
+                        Refusal::Nak(nak) => Some(nak),
+                        Refusal::Invalid => {
+                            target.invalid();
+                            Some(Nak::InvalidRequest)
+                        }
+                        Refusal::NotReady(_) | Refusal::Silent => None,
+                    };
+                    if let Some(nak) = nak {
                         self.refuse(first + index, nak);
                     }
                     return self.transmit(target, data);
@@ -237,6 +194,7 @@ impl Responder {
                 if !part.ends() {
                     self.answers.push_front(Answer::Read {
                         source,
+                        service,
                         first,
                         index: index + 1,
                         again,
@@ -247,6 +205,10 @@ impl Responder {
             }
         };
         Some(Head {
+            service: match self.settings.is_extended {
+                true => Service::Extended { srq: 0 },
+                false => Service::Reliable,
+            },
             body,
             queue: self.settings.queue,
             psn: self.numbers.psn(packet),
@@ -283,6 +245,7 @@ impl Responder {
                 if end <= self.expected {
                     self.answers.push_back(Answer::Read {
                         source,
+                        service: head.service,
                         first: packet,
                         index: 0,
                         again: true,
@@ -311,21 +274,22 @@ impl Responder {
         target: &mut impl Target,
     ) -> Result<(), Refusal> {
         let packet = self.expected;
+        if !target.select(head.service) {
+            return Err(Refusal::Invalid);
+        }
         match head.body {
-            Body::Send { part, .. } | Body::Write { part, .. }
-                if self.arriving.is_some() == part.begins() || !self.fits(part, data.len()) =>
-            {
-                return Err(Refusal::Invalid);
+            Body::Send { part, .. } | Body::Write { part, .. } => {
+                self.arriving.take(head, data, target)?;
+                self.took(part, head.ack);
             }
-            Body::Send { .. } => self.execute_send(head, data, target)?,
-            Body::Write { .. } => self.execute_write(head, data, target)?,
-            _ if self.arriving.is_some() => return Err(Refusal::Invalid),
+            _ if self.arriving.is_open() => return Err(Refusal::Invalid),
             Body::ReadRequest { source } => {
                 target.check_read(&source)?;
                 self.expected += packets_of(source.length, self.settings.mtu);
                 self.msn = self.msn.wrapping_add(1);
                 self.answers.push_back(Answer::Read {
                     source,
+                    service: head.service,
                     first: packet,
                     index: 0,
                     again: false,
@@ -354,114 +318,15 @@ impl Responder {
         Ok(())
     }
 
-    fn execute_send(
-        &mut self,
-        head: &Head,
-        data: &[u8],
-        target: &mut impl Target,
-    ) -> Result<(), Refusal> {
-        let Body::Send {
-            part,
-            imm,
-            invalidate,
-        } = head.body
-        else {
-            return Ok(());
-        };
-        let offset = match self.arriving {
-            None => {
-                target.open()?;
-                0
-            }
-            Some(Arriving::Send { offset }) => offset,
-            Some(Arriving::Write { .. }) => return Err(Refusal::Invalid),
-        };
-        target.deliver(offset, data)?;
-        let length = end_of(offset, data).ok_or(Refusal::Invalid)?;
-        self.arriving = Some(Arriving::Send { offset: length });
-        if part.ends() {
-            target.close(&Arrived {
-                length,
-                is_write: false,
-                imm,
-                invalidate,
-                solicited: head.solicited,
-            })?;
-        }
-        self.took(part, head.ack);
-        Ok(())
-    }
-
-    fn execute_write(
-        &mut self,
-        head: &Head,
-        data: &[u8],
-        target: &mut impl Target,
-    ) -> Result<(), Refusal> {
-        let Body::Write {
-            part,
-            target: begins,
-            imm,
-        } = head.body
-        else {
-            return Ok(());
-        };
-        let (range, offset) = match (self.arriving, begins) {
-            (None, Some(range)) => (range, 0),
-            (Some(Arriving::Write { target, offset }), None) => (target, offset),
-            _ => return Err(Refusal::Invalid),
-        };
-        let end = end_of(offset, data).ok_or(Refusal::Invalid)?;
-        if end > range.length || part.ends() && end != range.length {
-            return Err(Refusal::Invalid);
-        }
-        let notifies = part.ends() && imm.is_some();
-        if notifies {
-            target.open()?;
-        }
-        target.write(&range, offset, data)?;
-        self.arriving = Some(Arriving::Write {
-            target: range,
-            offset: end,
-        });
-        if notifies {
-            target.close(&Arrived {
-                length: end,
-                is_write: true,
-                imm,
-                invalidate: None,
-                solicited: head.solicited,
-            })?;
-        }
-        self.took(part, head.ack);
-        Ok(())
-    }
-
     /// The expected packet is executed.
     fn took(&mut self, part: Part, ack: bool) {
         let packet = self.expected;
         self.expected += 1;
         if part.ends() {
-            self.arriving = None;
             self.msn = self.msn.wrapping_add(1);
         }
         if ack {
             self.tell(packet, Verdict::Ack);
         }
     }
-
-    /// True if a packet at this place may have so much data.
-    fn fits(&self, part: Part, bytes: usize) -> bool {
-        let mtu = usize::try_from(self.settings.mtu).unwrap_or(0);
-        match part {
-            Part::First | Part::Middle => bytes == mtu,
-            Part::Last => bytes != 0 && bytes <= mtu,
-            Part::Only => bytes <= mtu,
-        }
-    }
-}
-
-/// End of data at an offset.
-fn end_of(offset: u32, data: &[u8]) -> Option<u32> {
-    offset.checked_add(u32::try_from(data.len()).ok()?)
 }

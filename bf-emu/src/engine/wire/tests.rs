@@ -1,17 +1,19 @@
 //! Both sides of a connection, joined by a channel that loses, repeats, delays and damages packets, against a plain model.
 
 mod rules;
+mod services;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 
+use super::arriving::{Arrived, Refusal, Target};
 use super::icrc::Ends;
-use super::packet::{Atomic, Body, Head, Nak, Packet, Range};
+use super::packet::{Atomic, Body, Head, Nak, Packet, Range, Service};
 use super::requester::{
     Broken, MESSAGES_MAX, Memory, NoAccess, Operation, Requester, Settings, WINDOW,
 };
-use super::responder::{self, ANSWERS_MAX, Arrived, Refusal, Responder, Target};
+use super::responder::{self, ANSWERS_MAX, Responder};
 use super::{Numbers, PSN_MASK};
 
 const MTU: u32 = 256;
@@ -91,6 +93,9 @@ struct Receiver {
     open: Option<Vec<u8>>,
     arrived: Vec<(Vec<u8>, Arrived)>,
     is_invalid: bool,
+    is_unknown: bool,
+    /// The service of all requests.
+    service: Service,
 }
 
 impl Receiver {
@@ -103,6 +108,8 @@ impl Receiver {
             open: None,
             arrived: Vec::new(),
             is_invalid: false,
+            is_unknown: false,
+            service: Service::Reliable,
         }
     }
 
@@ -121,7 +128,17 @@ impl Target for Receiver {
         self.is_invalid = true;
     }
 
+    fn select(&mut self, service: Service) -> bool {
+        assert_eq!(service, self.service);
+        !self.is_unknown
+    }
+
     fn open(&mut self) -> Result<(), Refusal> {
+        if self.service == Service::Unreliable && self.open.is_some() {
+            // The entry of a message whose rest was dropped.
+            self.open = Some(Vec::new());
+            return Ok(());
+        }
         assert_eq!(self.open, None, "one message at a time");
         self.entries = self.entries.checked_sub(1).ok_or(Refusal::NotReady(1))?;
         self.open = Some(Vec::new());
@@ -190,7 +207,12 @@ fn settings() -> Settings {
 }
 
 fn responder() -> Responder {
+    responder_of(false)
+}
+
+fn responder_of(is_extended: bool) -> Responder {
     Responder::new(responder::Settings {
+        is_extended,
         queue: 0x22,
         pkey: 0xffff,
         mtu: MTU,
@@ -329,7 +351,7 @@ impl Channel {
 }
 
 /// Runs a plan over a channel and compares all effects with the model's.
-fn joined(seed: u64, faults: Faults, messages: usize) -> (u64, u64) {
+fn joined(service: Service, seed: u64, faults: Faults, messages: usize) -> (u64, u64) {
     let mut random = Random(seed);
     let plan = plan(&mut random, messages);
     let mut channel = Channel::new(faults);
@@ -338,7 +360,11 @@ fn joined(seed: u64, faults: Faults, messages: usize) -> (u64, u64) {
         returned: vec![Vec::new(); messages],
         hole: None,
     };
-    let (mut responder, mut receiver) = (responder(), Receiver::new());
+    let mut responder = responder_of(service != Service::Reliable);
+    let mut receiver = Receiver {
+        service,
+        ..Receiver::new()
+    };
     let mut ended = Vec::new();
     let (mut now, mut pushed, mut entry_at) = (0, 0, 0);
     let mut refused = 0;
@@ -346,7 +372,7 @@ fn joined(seed: u64, faults: Faults, messages: usize) -> (u64, u64) {
     for _ in 0..2_000_000 {
         while pushed < messages && requester.has_room() {
             let (operation, length, solicited) = plan[pushed];
-            requester.push(pushed, operation, (length, solicited));
+            requester.push(pushed, (service, operation), (length, solicited));
             pushed += 1;
         }
         while let Some(head) = requester.transmit(now, &mut sender, &mut data) {
@@ -462,7 +488,11 @@ fn each_message_arrives_once_and_in_order_over_a_bad_channel() {
             twice: [0, 20, 10, 5][(seed / 4 % 4) as usize],
             damaged: [0, 50][(seed / 16 % 2) as usize],
         };
-        let (lost, again) = joined(seed, faults, 60);
+        let service = match seed % 3 {
+            0 => Service::Extended { srq: 0x12_3456 },
+            _ => Service::Reliable,
+        };
+        let (lost, again) = joined(service, seed, faults, 60);
         bad += lost;
         repeated += again;
     }

@@ -350,6 +350,15 @@ fn dissected(world: &World) -> Result<Verdict> {
     for row in [ROWS[0], GOOD_ROWS[0]] {
         pair(world, &machines, row, 0)?;
     }
+    for row in [
+        ("ibv_uc_pingpong", "-s 5000 -n 40 -g 3"),
+        ("ib_write_bw", "-c UC -n 40 -s 5000 -x 3"),
+        ("ibv_xsrq_pingpong", "-s 5000 -n 40 -g 3"),
+        ("ib_read_bw", "-c XRC -n 40 -s 5000 -x 3"),
+        ("ib_atomic_lat", "-c XRC -n 80 -x 3"),
+    ] {
+        super::stock(world, &machines, &row)?;
+    }
     let to = addresses(&machines.both[0], 0);
     let mut refused = command(world, &machines.both[1], "rping -c -a ADDRESS -C 1", &to)?;
     ensure!(

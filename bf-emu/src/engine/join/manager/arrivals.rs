@@ -22,6 +22,7 @@ use crate::sys;
 
 /// Types of queue pairs (`enum ib_qp_type`).
 const QP_RC: u8 = 2;
+const QP_UC: u8 = 3;
 const QP_UD: u8 = 4;
 /// Reasons of rejections (`enum ib_cm_rej_reason`).
 const NO_RESOURCES: i32 = 3;
@@ -145,13 +146,18 @@ impl Manager {
             return;
         }
         let gids = (&request.path.sgid, &request.path.dgid);
-        let asked = match request.transport {
-            Transport::Reliable => unpacked(&request.data, request.service, gids)
-                .filter(|(addresses, _)| are_here(locked.fabric(), at, addresses))
-                .ok_or(reason::CONSUMER),
-            _ => Err(INVALID_TRANSPORT),
+        let qp_type = match request.transport {
+            Transport::Reliable => Ok(QP_RC),
+            Transport::Unreliable => Ok(QP_UC),
+            Transport::Extended | Transport::Other(_) => Err(INVALID_TRANSPORT),
         };
-        let (addresses, private) = match asked {
+        let asked = qp_type.and_then(|qp_type| {
+            unpacked(&request.data, request.service, gids)
+                .filter(|(addresses, _)| are_here(locked.fabric(), at, addresses))
+                .map(|(addresses, private)| (qp_type, addresses, private))
+                .ok_or(reason::CONSUMER)
+        });
+        let (qp_type, addresses, private) = match asked {
             Ok(asked) => asked,
             Err(reason) => return self.turn_away((at, transaction), request.number, reason),
         };
@@ -178,7 +184,7 @@ impl Manager {
             exchange: Exchange::RequestSent,
             ..asking(
                 locked.fabric(),
-                (QP_RC, request.service),
+                (qp_type, request.service),
                 &addresses,
                 params,
             )

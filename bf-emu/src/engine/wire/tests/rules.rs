@@ -16,7 +16,7 @@ fn a_good_channel_repeats_nothing() {
     let mut data = Vec::new();
     let mut done = 0;
     for (tag, (operation, length, solicited)) in plan(&mut Random(5), 40).into_iter().enumerate() {
-        requester.push(tag, operation, (length, solicited));
+        requester.push(tag, (Service::Reliable, operation), (length, solicited));
         while !requester.is_idle() {
             while let Some(head) = requester.transmit(0, &mut sender, &mut data) {
                 responder.receive(&head, &data, &mut receiver);
@@ -42,6 +42,7 @@ const SEND: Operation = Operation::Send {
 
 fn answer(packet: u64, verdict: Verdict) -> Head {
     Head {
+        service: Service::Reliable,
         body: Body::Ack(Aeth { verdict, msn: 0 }),
         queue: 0x22,
         psn: Numbers::from(FIRST_PSN).psn(packet),
@@ -56,7 +57,7 @@ fn sent(messages: usize) -> (Requester<usize>, Vec<Head>) {
     let mut requester = Requester::new(settings());
     for tag in 0..messages {
         assert!(requester.has_room());
-        requester.push(tag, SEND, (8, false));
+        requester.push(tag, (Service::Reliable, SEND), (8, false));
     }
     let heads = all(&mut requester, 0);
     (requester, heads)
@@ -126,9 +127,9 @@ fn reads_wait_for_earlier_answers() {
         rkey: KEY,
     };
     // 40 packets of answers: three requests.
-    requester.push(0, read, (40 * MTU, false));
-    requester.push(1, read, (1, false));
-    requester.push(2, read, (1, false));
+    requester.push(0, (Service::Reliable, read), (40 * MTU, false));
+    requester.push(1, (Service::Reliable, read), (1, false));
+    requester.push(2, (Service::Reliable, read), (1, false));
     let heads = all(&mut requester, 0);
     let sources: Vec<_> = heads
         .iter()
@@ -153,8 +154,8 @@ fn a_receiver_without_entries_is_tried_again_after_its_delay() {
         rnr_retries: 2,
         ..settings()
     });
-    requester.push(0, SEND, (8, false));
-    requester.push(1, SEND, (8, false));
+    requester.push(0, (Service::Reliable, SEND), (8, false));
+    requester.push(1, (Service::Reliable, SEND), (8, false));
     let heads = all(&mut requester, 0);
     for retry in 1..=2 {
         let now = retry * 1_000_000;
@@ -188,8 +189,8 @@ fn data_that_is_not_accessible_ends_the_connection_in_order() {
         hole: Some(1),
         ..Sender::default()
     };
-    requester.push(0, SEND, (8, false));
-    requester.push(1, SEND, (8, false));
+    requester.push(0, (Service::Reliable, SEND), (8, false));
+    requester.push(1, (Service::Reliable, SEND), (8, false));
     let mut data = Vec::new();
     assert!(requester.transmit(0, &mut sender, &mut data).is_some());
     assert!(requester.transmit(0, &mut sender, &mut data).is_none());
