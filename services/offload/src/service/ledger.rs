@@ -335,11 +335,11 @@ impl Ledger {
             return Err(wrong("it has more blocks than the job has ranks"));
         }
         let slots = match receives {
+            Receives::Now(Blocks::Runs(_)) | Receives::Later(_) => None,
             Receives::Now(blocks) => {
                 let slots = Slots::new(blocks);
                 Some(slots.ok_or_else(|| wrong("it expects two blocks from one rank"))?)
             }
-            Receives::Later(_) => None,
         };
         let call = self.call(collective);
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
@@ -361,10 +361,14 @@ impl Ledger {
         state.arrived += 1;
         state.present += 1;
         let mut met = None;
+        let slots = match receives {
+            Receives::Now(Blocks::Runs(runs)) => Some(Slots::of_runs(runs)),
+            _ => slots,
+        };
         match slots {
             Some(slots) => {
                 *seat = Seat::Present(Participant {
-                    receives_left: slots.len(),
+                    receives_left: expected,
                     slots,
                     offers_left: targets,
                     is_told: false,
@@ -499,12 +503,17 @@ impl Ledger {
     }
 
     /// Index of a call; creates the call if it is new.
+    #[inline]
     fn call(&mut self, collective: Collective) -> CallId {
         if let Some((last, call)) = self.last
             && last == collective
         {
             return call;
         }
+        self.other_call(collective)
+    }
+
+    fn other_call(&mut self, collective: Collective) -> CallId {
         if let Some(call) = self.calls.get(&collective) {
             self.last = Some((collective, *call));
             return *call;
@@ -579,15 +588,22 @@ impl Ledger {
         }
     }
 
+    #[inline]
     fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {
+        if let Seat::Present(participant) = &self.states[call].seats[local]
+            && participant.receives_left == 0
+        {
+            self.received_all(call, local, rank);
+        }
+    }
+
+    /// A rank has all its blocks.
+    fn received_all(&mut self, call: CallId, local: usize, rank: u32) {
         let state = &mut self.states[call];
         let seat = &mut state.seats[local];
         let Seat::Present(participant) = seat else {
             return;
         };
-        if participant.receives_left > 0 {
-            return;
-        }
         if state.collective.is_scatter() && !participant.is_told {
             participant.is_told = true;
             self.actions.push_back(Action::Received {

@@ -28,6 +28,7 @@ mod preparing;
 mod pulse;
 mod ready;
 mod relays;
+mod repeats;
 pub(crate) mod script;
 mod segments;
 mod sharing;

@@ -148,6 +148,13 @@ fn answers_survive_the_wire() {
             aliases,
         };
         check(&fin, &fin.to_bytes(), HostFin::parse);
+        let empty = HostFin {
+            short: Vec::new(),
+            bytes: Vec::new(),
+            ..fin.clone()
+        };
+        let made = HostFin::without_blocks(empty.collective, empty.aliases, vec![9]);
+        check(&empty, &made, HostFin::parse);
     }
 }
 
