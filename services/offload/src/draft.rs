@@ -2,7 +2,7 @@
 
 use crate::wire::runs::Run;
 use crate::wire::{
-    Collective, GROUP, KEYED, PART_BYTES, PackedKey, RUNS, Record, bytes_of, source_code,
+    Collective, GROUP, KEYED, PART_BYTES, PackedKey, RUNS, Record, WHOLE, bytes_of, source_code,
 };
 use xgvmi_daemon::codec::put_varint;
 
@@ -21,6 +21,8 @@ pub(super) struct RtsHead {
     pub(super) collective: Collective,
     pub(super) from: u32,
     pub(super) offer: u64,
+    /// Length of the whole vector, if the blocks are a part of one; otherwise 0.
+    pub(super) whole: u64,
 }
 
 /// A DPU_RTS under construction: blocks are appended as the ranks arrive, without an intermediate copy.
@@ -248,7 +250,12 @@ impl RtsDraft {
         words[..20].copy_from_slice(&bytes_of(head.collective));
         words[20..24].copy_from_slice(&head.from.to_le_bytes());
         words[24..32].copy_from_slice(&head.offer.to_le_bytes());
-        words[32..].copy_from_slice(&std::mem::take(&mut self.parts).to_le_bytes());
+        let has_whole = if head.whole > 0 { WHOLE } else { 0 };
+        let parts = std::mem::take(&mut self.parts) | has_whole;
+        words[32..].copy_from_slice(&parts.to_le_bytes());
+        if has_whole > 0 {
+            bytes.splice(RTS_HEAD..RTS_HEAD, head.whole.to_le_bytes());
+        }
         bytes.extend_from_slice(&(self.short.len() as u64).to_le_bytes());
         if !self.short.is_empty() {
             bytes.append(&mut self.short);

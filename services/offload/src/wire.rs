@@ -42,7 +42,7 @@ pub(super) use block::{Block, Narrow, Record, Wide};
 pub(super) use key::PackedKey;
 pub(super) use list::{BlockList, Members};
 pub(super) use offer::{
-    DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, offer_head, source_code,
+    DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, WHOLE, offer_head, source_code,
 };
 pub(super) use parts::{
     Blocks, Collective, Export, ExportRef, Name, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS,
@@ -362,8 +362,10 @@ impl Arrival<'_> {
         if !self.short.is_empty() || !matches!(self.route, RouteRef::Direct) {
             return None;
         }
-        let (send_memory, receive_memory) =
-            (self.send_memory.map(export), self.receive_memory.map(export));
+        let (send_memory, receive_memory) = (
+            self.send_memory.map(export),
+            self.receive_memory.map(export),
+        );
         if send_memory == Some(None) || receive_memory == Some(None) {
             return None;
         }

@@ -137,6 +137,8 @@ struct Call {
     is_at_once: bool,
     /// The part of [`Ledger::bytes`].
     bytes: usize,
+    /// Length of the whole vector of which the call moves a part; 0 if it is not known.
+    whole: u64,
 }
 
 /// State of a local rank in a call.
@@ -526,7 +528,7 @@ impl Ledger {
             Some(mut state) => {
                 state.collective = collective;
                 state.arrived = 0;
-                (state.is_held, state.is_at_once) = (false, false);
+                (state.is_held, state.is_at_once, state.whole) = (false, false, 0);
                 state.seats.clear();
                 state.seats.extend(seats);
                 state
@@ -541,6 +543,7 @@ impl Ledger {
                 is_held: false,
                 is_at_once: false,
                 bytes: 0,
+                whole: 0,
             },
         };
         let call = self.states.insert(state);
@@ -548,6 +551,25 @@ impl Ledger {
         self.last = Some((collective, call));
         self.keep_call(call);
         call
+    }
+
+    /// A member or an offer of a call says how long the whole vector is of which the call moves a part, unless it is 0. Members
+    /// with another length may have no part in some lanes, where the others would wait for them.
+    #[inline]
+    pub(super) fn agree(&mut self, collective: Collective, whole: u64) -> Result<(), Wrong> {
+        if whole == 0 {
+            return Ok(());
+        }
+        let call = self.call(collective);
+        let known = &mut self.states[call].whole;
+        match std::mem::replace(known, whole) {
+            before if before == 0 || before == whole => Ok(()),
+            other => Err(Wrong::Lengths {
+                collective,
+                one: other,
+                other: whole,
+            }),
+        }
     }
 
     /// The offers of a call wait for no answer.
@@ -571,6 +593,7 @@ impl Ledger {
                 collective: state.collective,
                 from: self.me,
                 offer: id,
+                whole: state.whole,
             };
             let taken = state.queue.take(head, state.queue.in_flight < credits);
             let Some((to, ranks, message)) = taken else {

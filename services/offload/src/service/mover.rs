@@ -378,6 +378,12 @@ impl<T: Transport> Mover<T> {
         Ok((call, local))
     }
 
+    /// A rank enters a step of a call with this whole length.
+    fn agree(&mut self, step: Collective, whole: u64) -> Result<()> {
+        let agreed = self.ledger.agree(step, whole);
+        agreed.map_err(|wrong| failed(wrong.to_string()))
+    }
+
     /// Whether the blocks of an offer may become ready now. Otherwise the offer waits.
     fn has_room(&self, rts: &DpuRts<'_>) -> bool {
         let blocks = || rts.parts.iter().map(|part| part.blocks.len()).sum();
@@ -413,6 +419,8 @@ impl<T: Transport> Mover<T> {
             .and_then(Option::as_ref);
         let from = from.ok_or_else(|| failed(format!("an offer of service {}", rts.from)))?;
         let key = (rts.from, rts.offer);
+        let agreed = self.ledger.agree(rts.collective, rts.whole);
+        agreed.map_err(|wrong| failed(wrong.to_string()))?;
         let offer = self
             .ledger
             .offered(key, rts.collective, &mut rts.parts, rts.short)

@@ -10,6 +10,9 @@ use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 pub(crate) const GROUP: u8 = 3;
 pub(crate) const KEYED: u8 = 4;
 
+/// Bit of an offer's number of parts: the length of a whole vector follows.
+pub(crate) const WHOLE: u32 = 1 << 31;
+
 /// Size of a part of an offer without its blocks and its key: form, source, base, and two lengths.
 pub(crate) const PART_BYTES: usize = 29;
 
@@ -20,6 +23,8 @@ pub(crate) struct DpuRts<'a> {
     /// Index of the offering SP in the table. The next field is that SP's number for the offer.
     pub(crate) from: u32,
     pub(crate) offer: u64,
+    /// Length of the whole vector of which the blocks are a part; 0 if they are no part.
+    pub(crate) whole: u64,
     pub(crate) parts: Vec<RtsPart<'a>>,
     /// The bytes of the short blocks, in the order of the blocks.
     pub(crate) short: &'a [u8],
@@ -60,7 +65,12 @@ impl<'a> DpuRts<'a> {
         let from = u32::from_le_bytes(reader.fixed());
         let offer = u64::from_le_bytes(reader.fixed());
         let count = u32::from_le_bytes(reader.fixed());
+        let whole = match count & WHOLE {
+            0 => 0,
+            _ => u64::from_le_bytes(reader.fixed()),
+        };
         reader.sound()?;
+        let count = count & !WHOLE;
         for _ in 0..count {
             let [form] = reader.raw()?;
             match form {
@@ -78,6 +88,7 @@ impl<'a> DpuRts<'a> {
             collective,
             from,
             offer,
+            whole,
             parts,
             short,
         })
