@@ -169,6 +169,8 @@ impl<T: Transport> Mover<T> {
     /// of the read, which this function finds.
     pub(super) fn reap_reads(&mut self, transport: &T) -> Result<bool> {
         let mut has_ended = false;
+        // The reads of a batch end together as a rule: its number, and how many of them have ended.
+        let (mut batch, mut count) = (0, 0);
         while let Some((number, ended)) = transport.next_read(&mut self.reads) {
             has_ended = true;
             let flight = self.flights[number as usize];
@@ -177,9 +179,17 @@ impl<T: Transport> Mover<T> {
                 let transfer = self.ledger.transfer(flight.batch, flight.part);
                 let transfer = transfer.ok_or_else(|| lost("its batch"))?;
                 self.shared_transferred(transport, &transfer)?;
+            } else if flight.batch == batch {
+                count += 1;
             } else {
-                self.delivered(flight.batch, 1);
+                if count > 0 {
+                    self.delivered(batch, count);
+                }
+                (batch, count) = (flight.batch, 1);
             }
+        }
+        if count > 0 {
+            self.delivered(batch, count);
         }
         Ok(has_ended)
     }
