@@ -52,7 +52,14 @@ const RANK_KIB: f64 = 2.0;
 fn memory(world: &World) -> Result<()> {
     const RANKS: u32 = 2;
     let farm = Farm::new(world, "xgvmi", 1)?;
-    let stalled = ["--rounds", "4", "--stall-in", "3", "--offload-limit", "600s"];
+    let stalled = [
+        "--rounds",
+        "4",
+        "--stall-in",
+        "3",
+        "--offload-limit",
+        "600s",
+    ];
     let mut ranks = farm.job(RANKS, &stalled, |_, _| ())?;
     for rank in &mut ranks {
         rank.hear("round 3")?;

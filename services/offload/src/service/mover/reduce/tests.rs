@@ -239,8 +239,7 @@ impl Job {
                 mover.settle(&self.machine)?;
             }
             for (to, kind, token, data) in self.machine.messages.take() {
-                self.movers[to as usize]
-                    .receive(&self.machine, kind, &token.0, &data)?;
+                self.movers[to as usize].receive(&self.machine, kind, &token.0, &data)?;
             }
             let read = self.machine.reads.borrow_mut().pop();
             if let Some(read) = read {

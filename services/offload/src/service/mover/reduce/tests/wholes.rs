@@ -23,7 +23,10 @@ fn check(service_of: &[u32], wholes: [u64; 2], mut letter: impl FnMut(&Job, u32,
         false => {
             let error = outcome.expect_err("different lengths").to_string();
             assert!(error.contains("lengths"), "{error}");
-            assert!(error.contains("66560") && error.contains("200000"), "{error}");
+            assert!(
+                error.contains("66560") && error.contains("200000"),
+                "{error}"
+            );
         }
     }
 }
