@@ -60,15 +60,16 @@ fn fitted<const N: usize>(points: &[([f64; N], f64)]) -> Option<[f64; N]> {
         }
     }
     for pivot in 0..N {
-        for row in 0..N {
-            let factor = left[row][pivot] / left[pivot][pivot];
+        let (of_pivot, sum_of_pivot) = (left[pivot], right[pivot]);
+        for (row, (factors, sum)) in left.iter_mut().zip(&mut right).enumerate() {
             if row == pivot {
                 continue;
             }
-            for column in 0..N {
-                left[row][column] -= factor * left[pivot][column];
+            let times = factors[pivot] / of_pivot[pivot];
+            for (factor, of_pivot) in factors.iter_mut().zip(of_pivot) {
+                *factor -= times * of_pivot;
             }
-            right[row] -= factor * right[pivot];
+            *sum -= times * sum_of_pivot;
         }
     }
     let found: [f64; N] = std::array::from_fn(|at| right[at] / left[at][at]);

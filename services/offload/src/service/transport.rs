@@ -194,9 +194,11 @@ pub(super) struct Ucx {
 
 /// Numbers of UCX's message buffers of 8 KiB. By default each job has 4,096 to receive on its connections, as many again to
 /// open them, and 1,024 to send: 80 MB, of which a job uses few. If no buffer is free, the device tries again.
-const POOLS: [(&str, &str); 4] = [
+const POOLS: [(&str, &str); 6] = [
     ("RC_MLX5_RX_QUEUE_LEN", "1024"),
     ("RC_MLX5_TX_BUFS_GROW", "256"),
+    ("DC_MLX5_RX_QUEUE_LEN", "1024"),
+    ("DC_MLX5_TX_BUFS_GROW", "256"),
     ("UD_MLX5_RX_QUEUE_LEN", "1024"),
     ("UD_MLX5_TX_BUFS_GROW", "256"),
 ];
