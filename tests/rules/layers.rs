@@ -130,6 +130,7 @@ const CRATES: &[Crate] = &[
                     "service::outbox",
                     "service::ready",
                     "service::relays",
+                    "service::repeats",
                     "service::pulse",
                     "service::sharing",
                     "service::slots",

@@ -39,8 +39,42 @@ const GROWTH_KIB_MAX: f64 = 4096.0;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("offload_soak_leaves_nothing", soak),
+        Case::new("offload_service_takes_little_memory", memory),
         Case::new("offload_upgrade_beside_a_running_service", upgrade),
     ]
+}
+
+/// Maximum resident memory of a service process with a job, and of each of its ranks.
+const SERVICE_KIB: f64 = 64.0 * 1024.0;
+const RANK_KIB: f64 = 2.0;
+
+/// A job's UCX takes its buffers when the job connects and at its first messages.
+fn memory(world: &World) -> Result<()> {
+    const RANKS: u32 = 2;
+    let farm = Farm::new(world, "xgvmi", 1)?;
+    let stalled = [
+        "--rounds",
+        "4",
+        "--stall-in",
+        "3",
+        "--offload-limit",
+        "600s",
+    ];
+    let mut ranks = farm.job(RANKS, &stalled, |_, _| ())?;
+    for rank in &mut ranks {
+        rank.hear("round 3")?;
+    }
+    for found in footprints(&farm)? {
+        let most = SERVICE_KIB + RANK_KIB * f64::from(RANKS);
+        ensure!(
+            found.kib <= most,
+            "a service has {} KiB of memory; at most {most}",
+            found.kib
+        );
+    }
+    ranks[0].group.kill();
+    farm.end(ranks, LIMIT)?;
+    Ok(())
 }
 
 /// The value of a variable, or the default.

@@ -1,7 +1,9 @@
 //! Builds the message of an offer, DPU_RTS, as the ranks arrive.
 
 use crate::wire::runs::Run;
-use crate::wire::{Collective, GROUP, KEYED, PART_BYTES, PackedKey, RUNS, Record, source_code};
+use crate::wire::{
+    Collective, GROUP, KEYED, PART_BYTES, PackedKey, RUNS, Record, WHOLE, bytes_of, source_code,
+};
 use xgvmi_daemon::codec::put_varint;
 
 /// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
@@ -19,6 +21,8 @@ pub(super) struct RtsHead {
     pub(super) collective: Collective,
     pub(super) from: u32,
     pub(super) offer: u64,
+    /// Length of the whole vector, if the blocks are a part of one; otherwise 0.
+    pub(super) whole: u64,
 }
 
 /// A DPU_RTS under construction: blocks are appended as the ranks arrive, without an intermediate copy.
@@ -101,7 +105,7 @@ impl RtsDraft {
             // The most frequent case, without loops.
             self.blocks += run.count as usize;
             let is_short = run.length * u64::from(run.count) == short.len() as u64;
-            return self.add_to_group(source, base, run, (!is_short).then_some(rkey));
+            return self.add_to_group(source, base, *run, (!is_short).then_some(rkey));
         }
         self.blocks += runs.iter().map(|run| run.count as usize).sum::<usize>();
         let bytes = runs.iter().map(|run| run.length * u64::from(run.count));
@@ -117,9 +121,16 @@ impl RtsDraft {
         self.bytes.extend_from_slice(rkey);
     }
 
+    /// Adds a run of blocks for the device.
+    #[inline]
+    pub(super) fn run(&mut self, source: u32, base: u64, run: Run, rkey: &[u8]) {
+        self.blocks += run.count as usize;
+        self.add_to_group(source, base, run, Some(rkey));
+    }
+
     /// Adds a source with one run, and the key to its buffer if the device reads the blocks.
-    fn add_to_group(&mut self, source: u32, base: u64, run: &Run, rkey: Option<&[u8]>) {
-        let mut run = *run;
+    #[inline]
+    fn add_to_group(&mut self, source: u32, base: u64, mut run: Run, rkey: Option<&[u8]>) {
         if rkey.is_none() {
             // Its place in the source's buffer does not matter: the bytes are here.
             (run.offset, run.stride) = (0, 0);
@@ -141,10 +152,10 @@ impl RtsDraft {
             step: 1,
         });
         self.sources.push(source);
-        put_varint(&mut self.codes, source_code(group.last, source));
-        if let Some(rkey) = rkey {
-            self.codes.extend_from_slice(&base.to_le_bytes());
-            PackedKey::put(rkey, &self.first_key, &mut self.codes);
+        let code = source_code(group.last, source);
+        match rkey {
+            Some(rkey) => PackedKey::put(rkey, &self.first_key, code, base, &mut self.codes),
+            None => put_varint(&mut self.codes, code),
         }
         if group.count == 1 {
             group.step = source.saturating_sub(group.last);
@@ -236,15 +247,19 @@ impl RtsDraft {
         self.end_group();
         let mut bytes = std::mem::take(&mut self.bytes);
         let words = &mut bytes[..RTS_HEAD];
-        words[..8].copy_from_slice(&head.collective.communicator.to_le_bytes());
-        words[8..12].copy_from_slice(&head.collective.sequence.to_le_bytes());
-        words[12..16].copy_from_slice(&head.collective.start.to_le_bytes());
-        words[16..20].copy_from_slice(&head.collective.step.to_le_bytes());
+        words[..20].copy_from_slice(&bytes_of(head.collective));
         words[20..24].copy_from_slice(&head.from.to_le_bytes());
         words[24..32].copy_from_slice(&head.offer.to_le_bytes());
-        words[32..].copy_from_slice(&std::mem::take(&mut self.parts).to_le_bytes());
+        let has_whole = if head.whole > 0 { WHOLE } else { 0 };
+        let parts = std::mem::take(&mut self.parts) | has_whole;
+        words[32..].copy_from_slice(&parts.to_le_bytes());
+        if has_whole > 0 {
+            bytes.splice(RTS_HEAD..RTS_HEAD, head.whole.to_le_bytes());
+        }
         bytes.extend_from_slice(&(self.short.len() as u64).to_le_bytes());
-        bytes.append(&mut self.short);
+        if !self.short.is_empty() {
+            bytes.append(&mut self.short);
+        }
         self.blocks = 0;
         (std::mem::take(&mut self.sources), bytes)
     }

@@ -112,6 +112,7 @@ mod tests {
     /// A rank's part in a broadcast.
     fn tree(collective: Collective, export: Export) -> HostTree {
         HostTree {
+            whole: 0,
             collective,
             rank: 1,
             root: 2,
@@ -215,6 +216,7 @@ mod tests {
                     draft.end(&[9; 40]);
                 }
                 let (_, bytes) = draft.finish(RtsHead {
+                    whole: 0,
                     collective,
                     from: 1,
                     offer: 2,
@@ -236,6 +238,7 @@ mod tests {
             }
             .to_bytes_in(Vec::new()),
             Message::HostReduce => HostReduce {
+                whole: 0,
                 collective,
                 rank: 1,
                 reduction: Reduction::from_codes(2, 0).expect("a sum"),

@@ -42,11 +42,11 @@ pub(super) use block::{Block, Narrow, Record, Wide};
 pub(super) use key::PackedKey;
 pub(super) use list::{BlockList, Members};
 pub(super) use offer::{
-    DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, offer_head, source_code,
+    DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, WHOLE, offer_head, source_code,
 };
 pub(super) use parts::{
     Blocks, Collective, Export, ExportRef, Name, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS,
-    TREE_STEP, blocks_of, get_export, put_export,
+    TREE_STEP, blocks_of, bytes_of, get_export, put_export,
 };
 #[cfg(test)]
 pub(super) use parts::{blocks_from_wire, blocks_on_wire};
@@ -55,7 +55,7 @@ pub(super) use relay::{DpuRelay, DpuRelayed, Route, RouteRef};
 pub(super) use tree::{DpuNote, Entry, HostTree, ROUNDS_MAX};
 
 use super::token::Token;
-use parts::{get_collective, get_form, put_collective};
+use parts::{collective_of, get_collective, get_form, put_collective};
 use runs::Run;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -184,6 +184,10 @@ pub(super) struct Arrival<'a> {
 
 /// Capacity for the parts of HOST_ARRIVE whose lengths do not follow from its blocks. UCX's handles take some tens of bytes.
 const HEAD: usize = 256;
+
+/// Bytes of HOST_ARRIVE before its rank: the bits, and the call; and where its rank is in the rest.
+pub(super) const ARRIVAL_REST: usize = 21;
+pub(super) const ARRIVAL_RANK: std::ops::Range<usize> = 0..4;
 
 /// Bits of HOST_ARRIVE's first byte: it has memory to send from, and to receive in; then the forms of its blocks, and its
 /// route.
@@ -323,16 +327,15 @@ impl<'a> Arrival<'a> {
         let arrival = Self {
             collective: get_collective(&mut reader)?,
             rank: reader.u32()?,
-            together: u32::try_from(reader.varint()?)
-                .map_err(|_| reader.fault("with too many ranks"))?,
+            together: reader.number32("with too many ranks"),
             send_memory: export(&mut reader, SENDS)?,
             receive_memory: export(&mut reader, RECEIVES)?,
             sends: get_form(&mut reader, form(SEND_FORM))?,
             receives: get_form(&mut reader, form(RECEIVE_FORM))?,
             route: RouteRef::get(&mut reader, bits >> ROUTE)?,
             short: {
-                let length = reader.varint()?;
-                reader.bytes(length)?
+                let length = reader.number();
+                reader.piece(length)
             },
         };
         reader.end()?;
@@ -340,9 +343,81 @@ impl<'a> Arrival<'a> {
     }
 }
 
+impl Arrival<'_> {
+    /// The entry without its message, if it needs nothing of it: all handles are announced, and each side is one run at most.
+    pub(super) fn lasting(&self) -> Option<Arrival<'static>> {
+        let export = |export: ExportRef<'_>| {
+            let named = export.packed.is_empty() && export.name.is_some();
+            named.then_some(ExportRef {
+                packed: &[],
+                address: export.address,
+                length: export.length,
+                name: export.name,
+            })
+        };
+        let blocks = |blocks| match blocks {
+            Blocks::Runs(runs) => runs.lasting().map(Blocks::Runs),
+            Blocks::Narrow(_) | Blocks::Wide(_) => None,
+        };
+        if !self.short.is_empty() || !matches!(self.route, RouteRef::Direct) {
+            return None;
+        }
+        let (send_memory, receive_memory) = (
+            self.send_memory.map(export),
+            self.receive_memory.map(export),
+        );
+        if send_memory == Some(None) || receive_memory == Some(None) {
+            return None;
+        }
+        Some(Arrival {
+            collective: self.collective,
+            rank: self.rank,
+            together: self.together,
+            send_memory: send_memory.flatten(),
+            receive_memory: receive_memory.flatten(),
+            sends: blocks(self.sends)?,
+            receives: blocks(self.receives)?,
+            short: &[],
+            route: RouteRef::Direct,
+        })
+    }
+
+    /// The entry, of the call in the first bytes of another message.
+    #[inline]
+    pub(super) fn of_call(&self, head: &[u8; ARRIVAL_REST]) -> Self {
+        let (_, call) = head.split_first().expect("21 bytes");
+        Self {
+            collective: collective_of(call.first_chunk().expect("20 bytes")),
+            ..*self
+        }
+    }
+}
+
 impl HostFin {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         self.to_bytes_in(Vec::new())
+    }
+
+    /// The message of a call without short blocks, in memory that is free.
+    #[inline]
+    pub(super) fn without_blocks(
+        collective: Collective,
+        aliases: Option<(u64, u64)>,
+        memory: Vec<u8>,
+    ) -> Vec<u8> {
+        let mut writer = Writer::over(memory, 64);
+        let (hits, misses) = aliases.unwrap_or_default();
+        let mut bytes = [0; 38];
+        bytes[..20].copy_from_slice(&bytes_of(collective));
+        bytes[20] = aliases.is_some().into();
+        bytes[21..29].copy_from_slice(&hits.to_le_bytes());
+        bytes[29..37].copy_from_slice(&misses.to_le_bytes());
+        // The last byte is the number of blocks.
+        match aliases {
+            Some(_) => writer.raw(&bytes),
+            None => writer.raw(&bytes[..20]).raw(&[0, 0]),
+        };
+        writer.finish()
     }
 
     /// The message, in memory that is free.

@@ -155,6 +155,8 @@ pub struct Reader<'a> {
     message: &'static str,
     length: usize,
     rest: &'a [u8],
+    /// The first defect that a function without an error has found.
+    broken: Option<&'static str>,
 }
 
 impl<'a> Reader<'a> {
@@ -166,6 +168,7 @@ impl<'a> Reader<'a> {
             message,
             length: bytes.len(),
             rest: bytes,
+            broken: None,
         }
     }
 
@@ -209,6 +212,83 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| self.fault(SHORT))?;
         self.rest = rest;
         Ok(*bytes)
+    }
+
+    /// Reads a number as [`Reader::varint`] does. After a defect it is 0, as all later ones, and [`Reader::sound`] has the error:
+    /// a message of many numbers is checked once.
+    #[inline(always)]
+    pub fn number(&mut self) -> u64 {
+        match *self.rest {
+            [byte @ 0..0x80, ref rest @ ..] => {
+                self.rest = rest;
+                byte.into()
+            }
+            [low, high @ 0..0x80, ref rest @ ..] => {
+                self.rest = rest;
+                u64::from(low & 0x7f) | u64::from(high) << 7
+            }
+            _ => self.long_number(),
+        }
+    }
+
+    #[inline(never)]
+    fn long_number(&mut self) -> u64 {
+        match self.varint() {
+            Ok(number) => number,
+            Err(bad) => self.break_off(bad.fault).into(),
+        }
+    }
+
+    /// Reads a number of 32 bits as [`Reader::number`] does. `fault` is the defect if it is larger.
+    #[inline(always)]
+    pub fn number32(&mut self, fault: &'static str) -> u32 {
+        match u32::try_from(self.number()) {
+            Ok(number) => number,
+            Err(_) => self.break_off(fault),
+        }
+    }
+
+    /// Reads exactly `N` bytes as [`Reader::number`] reads a number.
+    #[inline(always)]
+    pub fn fixed<const N: usize>(&mut self) -> [u8; N] {
+        if let Some((bytes, rest)) = self.rest.split_first_chunk() {
+            self.rest = rest;
+            return *bytes;
+        }
+        self.break_off(SHORT);
+        [0; N]
+    }
+
+    /// Reads this number of bytes as [`Reader::number`] reads a number.
+    #[inline(always)]
+    pub fn piece(&mut self, length: u64) -> &'a [u8] {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if let Some((bytes, rest)) = self.rest.split_at_checked(length) {
+            self.rest = rest;
+            return bytes;
+        }
+        self.break_off(SHORT);
+        &[]
+    }
+
+    /// The message has this defect. Returns 0.
+    #[cold]
+    fn break_off(&mut self, fault: &'static str) -> u32 {
+        self.broken.get_or_insert(fault);
+        self.rest = &[];
+        0
+    }
+
+    /// Checks that the functions without an error have found no defect.
+    ///
+    /// # Errors
+    /// The first defect.
+    #[inline(always)]
+    pub fn sound(&self) -> Result<(), BadMessage> {
+        match self.broken {
+            None => Ok(()),
+            Some(fault) => Err(self.fault(fault)),
+        }
     }
 
     /// Reads a number of [`Writer::varint`].
@@ -352,6 +432,7 @@ impl<'a> Reader<'a> {
     /// The message is longer than its contents.
     #[inline]
     pub fn end(self) -> Result<(), BadMessage> {
+        self.sound()?;
         if self.rest.is_empty() {
             Ok(())
         } else {
@@ -359,13 +440,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An error about this message.
+    /// An error about this message. An earlier defect has caused later ones.
+    #[cold]
     #[must_use]
     pub fn fault(&self, fault: &'static str) -> BadMessage {
         BadMessage {
             message: self.message,
             length: self.length,
-            fault,
+            fault: self.broken.unwrap_or(fault),
         }
     }
 }
@@ -418,6 +500,26 @@ mod tests {
         let long = [0xff; 11];
         let error = Reader::new("X", &long).varint().unwrap_err();
         assert_eq!(error.fault, "with a number of more than 64 bits");
+    }
+
+    #[test]
+    fn the_first_defect_of_many_numbers_is_the_error() {
+        let mut writer = Writer::default();
+        writer.varint(5).varint(1 << 40).raw(&[1, 2, 3]);
+        let bytes = writer.finish();
+        let mut reader = Reader::new("X", &bytes);
+        assert_eq!((reader.number(), reader.number()), (5, 1 << 40));
+        assert_eq!(reader.fixed(), [1, 2]);
+        assert_eq!(reader.piece(1), [3]);
+        assert!(reader.sound().is_ok());
+        assert_eq!((reader.number(), reader.piece(1)), (0, &[][..]));
+        assert_eq!(reader.end().unwrap_err().fault, SHORT);
+        let mut reader = Reader::new("X", &bytes);
+        let numbers = [0; 3].map(|_| reader.number32("too large"));
+        assert_eq!(numbers, [5, 0, 0]);
+        assert_eq!(reader.fixed(), [0; 2]);
+        assert_eq!(reader.sound().unwrap_err().fault, "too large");
+        assert_eq!(reader.fault("another").fault, "too large");
     }
 
     #[test]

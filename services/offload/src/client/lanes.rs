@@ -4,7 +4,7 @@
 //! with *k* SPs and *r* ranks each, an SP then has *kn* + *r*/*k* peers.
 //!
 //! With many nodes, SP *i* of each node belongs to lane *i*. A lane is a job of its own with one SP per node, and each rank
-//! connects to the *k* SPs of its node. An SP then has *n* + *r* peers: it meets its own node's ranks and one SP of each other
+//! connects to the *k* SPs of its node; *k* is that of the node with the fewest. An SP then has *n* + *r* peers: it meets its own node's ranks and one SP of each other
 //! node. A read needs no key of another SP, because the ranks of both ends have told the same lane of their buffers. The ranks
 //! choose what takes fewer peers.
 //!
@@ -69,9 +69,10 @@ impl Lanes {
         };
         let most = nodes.values().map(|(count, _)| *count).max().unwrap_or(0);
         let least = nodes.values().map(used).min().unwrap_or(1);
-        let is_same = nodes.values().map(used).max() == Some(least);
+        // The further SPs of a node rest, at most every other one.
+        let are_few = nodes.values().map(used).all(|used| used <= 2 * least);
         let fits = (2..=LANES_MAX).contains(&(least as u64));
-        if !(is_same && fits && nodes.len() * least > most) {
+        if !(are_few && fits && nodes.len() * least > most) {
             return Self::one();
         }
         let lane = |local: usize| u8::try_from(local % least).unwrap_or(0);
@@ -236,8 +237,11 @@ mod tests {
             assert_eq!(lanes.count(), expect, "{count} nodes of {ranks} ranks");
         }
         // A node with fewer SPs than the others.
-        let mixed = lanes(&nodes(16, 32), |node| if node == 3 { 1 } else { 4 });
-        assert_eq!(mixed, Lanes::one());
+        for (fewer, expect) in [(1, 1), (2, 2), (3, 3)] {
+            let mixed = lanes(&nodes(20, 32), |node| if node == 3 { fewer } else { 4 });
+            assert_eq!(mixed.count(), expect, "{fewer} services");
+            assert!((0..640).all(|rank| mixed.of(rank) == rank as usize % 32 % expect));
+        }
     }
 
     #[test]

@@ -265,6 +265,7 @@ impl Client {
                     None => 0,
                 },
                 length: slice.length as u64,
+                whole: self.whole(call),
                 members: members.clone(),
                 target,
                 send_memory: part(&from, slice.start, slice.length, held),
@@ -274,6 +275,12 @@ impl Client {
             letters.push((slice.lane, Kind::HostReduce, message.to_bytes()));
         }
         Ok(letters)
+    }
+
+    /// Length of a call's vector, whatever its lanes; 0 with one lane.
+    fn whole(&self, call: &Prepared) -> u64 {
+        let last = call.slices.last().filter(|_| self.lanes.count() > 1);
+        last.map_or(0, |last| (last.start + last.length) as u64)
     }
 
     /// # Safety
@@ -315,6 +322,7 @@ impl Client {
                 members: members.clone(),
                 memory: memory.map(|memory| memory.in_lane(slice.lane, held)),
                 length: slice.length as u64,
+                whole: self.whole(call),
                 short,
             };
             letters.push((slice.lane, Kind::HostTree, message.to_bytes()));

@@ -111,6 +111,14 @@ pub(super) enum Wrong {
         source_rank: u32,
         destination: u32,
     },
+    #[error(
+        "the lengths of {collective} disagree: one rank gives {one} bytes, another one {other}"
+    )]
+    Lengths {
+        collective: Collective,
+        one: u64,
+        other: u64,
+    },
     #[error("rank {rank} breaks the protocol in {collective}: {what}")]
     Rank {
         rank: u32,

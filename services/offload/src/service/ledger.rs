@@ -137,6 +137,8 @@ struct Call {
     is_at_once: bool,
     /// The part of [`Ledger::bytes`].
     bytes: usize,
+    /// Length of the whole vector of which the call moves a part; 0 if it is not known.
+    whole: u64,
 }
 
 /// State of a local rank in a call.
@@ -335,11 +337,11 @@ impl Ledger {
             return Err(wrong("it has more blocks than the job has ranks"));
         }
         let slots = match receives {
+            Receives::Now(Blocks::Runs(_)) | Receives::Later(_) => None,
             Receives::Now(blocks) => {
                 let slots = Slots::new(blocks);
                 Some(slots.ok_or_else(|| wrong("it expects two blocks from one rank"))?)
             }
-            Receives::Later(_) => None,
         };
         let call = self.call(collective);
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
@@ -361,10 +363,14 @@ impl Ledger {
         state.arrived += 1;
         state.present += 1;
         let mut met = None;
+        let slots = match receives {
+            Receives::Now(Blocks::Runs(runs)) => Some(Slots::of_runs(runs)),
+            _ => slots,
+        };
         match slots {
             Some(slots) => {
                 *seat = Seat::Present(Participant {
-                    receives_left: slots.len(),
+                    receives_left: expected,
                     slots,
                     offers_left: targets,
                     is_told: false,
@@ -499,12 +505,17 @@ impl Ledger {
     }
 
     /// Index of a call; creates the call if it is new.
+    #[inline]
     fn call(&mut self, collective: Collective) -> CallId {
         if let Some((last, call)) = self.last
             && last == collective
         {
             return call;
         }
+        self.other_call(collective)
+    }
+
+    fn other_call(&mut self, collective: Collective) -> CallId {
         if let Some(call) = self.calls.get(&collective) {
             self.last = Some((collective, *call));
             return *call;
@@ -517,7 +528,7 @@ impl Ledger {
             Some(mut state) => {
                 state.collective = collective;
                 state.arrived = 0;
-                (state.is_held, state.is_at_once) = (false, false);
+                (state.is_held, state.is_at_once, state.whole) = (false, false, 0);
                 state.seats.clear();
                 state.seats.extend(seats);
                 state
@@ -532,6 +543,7 @@ impl Ledger {
                 is_held: false,
                 is_at_once: false,
                 bytes: 0,
+                whole: 0,
             },
         };
         let call = self.states.insert(state);
@@ -539,6 +551,25 @@ impl Ledger {
         self.last = Some((collective, call));
         self.keep_call(call);
         call
+    }
+
+    /// A member or an offer of a call says how long the whole vector is of which the call moves a part, unless it is 0. Members
+    /// with another length may have no part in some lanes, where the others would wait for them.
+    #[inline]
+    pub(super) fn agree(&mut self, collective: Collective, whole: u64) -> Result<(), Wrong> {
+        if whole == 0 {
+            return Ok(());
+        }
+        let call = self.call(collective);
+        let known = &mut self.states[call].whole;
+        match std::mem::replace(known, whole) {
+            before if before == 0 || before == whole => Ok(()),
+            other => Err(Wrong::Lengths {
+                collective,
+                one: other,
+                other: whole,
+            }),
+        }
     }
 
     /// The offers of a call wait for no answer.
@@ -562,6 +593,7 @@ impl Ledger {
                 collective: state.collective,
                 from: self.me,
                 offer: id,
+                whole: state.whole,
             };
             let taken = state.queue.take(head, state.queue.in_flight < credits);
             let Some((to, ranks, message)) = taken else {
@@ -579,15 +611,22 @@ impl Ledger {
         }
     }
 
+    #[inline]
     fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {
+        if let Seat::Present(participant) = &self.states[call].seats[local]
+            && participant.receives_left == 0
+        {
+            self.received_all(call, local, rank);
+        }
+    }
+
+    /// A rank has all its blocks.
+    fn received_all(&mut self, call: CallId, local: usize, rank: u32) {
         let state = &mut self.states[call];
         let seat = &mut state.seats[local];
         let Seat::Present(participant) = seat else {
             return;
         };
-        if participant.receives_left > 0 {
-            return;
-        }
         if state.collective.is_scatter() && !participant.is_told {
             participant.is_told = true;
             self.actions.push_back(Action::Received {

@@ -21,6 +21,7 @@ mod incoming;
 mod job;
 mod late;
 mod ledger;
+mod memory;
 mod mover;
 mod options;
 mod outbox;
@@ -28,6 +29,7 @@ mod preparing;
 mod pulse;
 mod ready;
 mod relays;
+mod repeats;
 pub(crate) mod script;
 mod segments;
 mod sharing;
@@ -141,6 +143,7 @@ impl Service {
     /// # Errors
     /// The library cannot be loaded, the address is unusable, or the secret is missing.
     pub fn new(options: ServiceOptions) -> Result<Self> {
+        memory::map_large_blocks();
         let ucp = Ucp::load(options.ucx_library.as_deref())
             .map_err(|error| OffloadError::Options(error.to_string()))?;
         let program = options.dpa.as_deref().map(read_program).transpose()?;

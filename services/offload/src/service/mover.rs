@@ -13,6 +13,7 @@ use super::late::Late;
 use super::ledger::Ledger;
 use super::ready::Flight;
 use super::relays::Relays;
+use super::repeats::Repeats;
 use super::segments::{Place, Staged};
 use super::sharing::Sharing;
 use super::transport::{Sent, Transport};
@@ -21,10 +22,9 @@ use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::radix::Radix;
 use crate::token::Token;
-use crate::wire::runs::Run;
 use crate::wire::{
     Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRelay, DpuRelayed, DpuRts,
-    Entry, ExportRef, HostFin, Kind, Record, RouteRef, RtsPart,
+    Entry, HostFin, Kind, RouteRef, RtsPart,
 };
 use std::rc::Rc;
 use std::time::Instant;
@@ -74,6 +74,7 @@ pub(super) struct Mover<T: Transport> {
     trees: Trees<T>,
     relays: Relays,
     imports: Imports<T>,
+    repeats: Repeats,
     /// Keys of all sources.
     known: Keys<T::Key>,
     /// This SP's ranks, by local number.
@@ -202,6 +203,7 @@ impl<T: Transport> Mover<T> {
             trees: Trees::new(),
             relays: Relays::default(),
             imports: Imports::new(limits.imports),
+            repeats: Repeats::default(),
             known: Keys::new(),
             ranks: peers.ranks,
             from_services: vec![None; peers.services.len()],
@@ -229,12 +231,7 @@ impl<T: Transport> Mover<T> {
     ) -> Result<()> {
         let bad = |error| OffloadError::message("a peer of the job", &error);
         match kind {
-            Kind::HostArrive => {
-                let arrive = Arrival::parse(data).map_err(bad)?;
-                self.check_rank(header, arrive.rank)?;
-                check_step(arrive.collective)?;
-                self.arrive(transport, &arrive)
-            }
+            Kind::HostArrive => self.entry(transport, header, data),
             Kind::HostReduce => {
                 let entry = Contribution::parse(data).map_err(bad)?;
                 self.check_rank(header, entry.rank)?;
@@ -336,9 +333,6 @@ impl<T: Transport> Mover<T> {
     /// A local rank enters a call: imports its buffers and packs the key that other SPs read with.
     fn arrive(&mut self, transport: &T, arrive: &Arrival<'_>) -> Result<()> {
         let (collective, rank) = (arrive.collective, arrive.rank);
-        let direct_min = self.limits.direct_min;
-        check_blocks(arrive, arrive.sends, arrive.send_memory, direct_min)?;
-        check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
         let (send, receive) =
             self.import_both(transport, rank, arrive.send_memory, arrive.receive_memory)?;
         if !matches!(arrive.route, RouteRef::Direct) {
@@ -384,6 +378,12 @@ impl<T: Transport> Mover<T> {
         Ok((call, local))
     }
 
+    /// A rank enters a step of a call with this whole length.
+    fn agree(&mut self, step: Collective, whole: u64) -> Result<()> {
+        let agreed = self.ledger.agree(step, whole);
+        agreed.map_err(|wrong| failed(wrong.to_string()))
+    }
+
     /// Whether the blocks of an offer may become ready now. Otherwise the offer waits.
     fn has_room(&self, rts: &DpuRts<'_>) -> bool {
         let blocks = || rts.parts.iter().map(|part| part.blocks.len()).sum();
@@ -391,7 +391,15 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Handles the oldest offer that waits; false if there is none.
+    #[inline]
     fn take_late(&mut self, transport: &T) -> Result<bool> {
+        match self.late.is_empty() {
+            true => Ok(false),
+            false => self.take_first_late(transport),
+        }
+    }
+
+    fn take_first_late(&mut self, transport: &T) -> Result<bool> {
         let Some(message) = self.late.pop() else {
             return Ok(false);
         };
@@ -411,6 +419,8 @@ impl<T: Transport> Mover<T> {
             .and_then(Option::as_ref);
         let from = from.ok_or_else(|| failed(format!("an offer of service {}", rts.from)))?;
         let key = (rts.from, rts.offer);
+        let agreed = self.ledger.agree(rts.collective, rts.whole);
+        agreed.map_err(|wrong| failed(wrong.to_string()))?;
         let offer = self
             .ledger
             .offered(key, rts.collective, &mut rts.parts, rts.short)
@@ -626,20 +636,26 @@ impl<T: Transport> Mover<T> {
         local: usize,
         short: Option<Box<Short>>,
     ) -> Result<()> {
-        let Short { blocks, bytes } = short.map_or_else(Short::default, |short| *short);
         self.moved.calls += 1;
-        let count = blocks.iter().map(|block| u64::from(block.count));
-        self.moved.blocks += count.sum::<u64>();
-        self.moved.bytes += bytes.len() as u64;
         let aliases = *self.aliases.get_or_insert_with(|| transport.aliases());
-        let fin = HostFin {
-            collective,
-            short: blocks,
-            bytes,
-            aliases,
+        let memory = self.ledger.memory();
+        let data = match short {
+            None => HostFin::without_blocks(collective, aliases, memory),
+            Some(short) => {
+                let Short { blocks, bytes } = *short;
+                let count = blocks.iter().map(|block| u64::from(block.count));
+                self.moved.blocks += count.sum::<u64>();
+                self.moved.bytes += bytes.len() as u64;
+                let fin = HostFin {
+                    collective,
+                    short: blocks,
+                    bytes,
+                    aliases,
+                };
+                fin.to_bytes_in(memory)
+            }
         };
         let rank = &self.ranks[local];
-        let data = fin.to_bytes_in(self.ledger.memory());
         let sent = transport.send(&rank.peer, Kind::HostFin, rank.token, data)?;
         self.moved.messages += 1;
         self.keep(sent);
@@ -718,42 +734,6 @@ fn check_step(collective: Collective) -> Result<()> {
     match collective.step {
         0 => Ok(()),
         _ => Err(failed(format!("a rank enters {collective}"))),
-    }
-}
-
-/// Checks that every block for a device read lies in the exported buffer.
-fn check_blocks(
-    arrive: &Arrival<'_>,
-    blocks: Blocks<'_>,
-    memory: Option<ExportRef<'_>>,
-    direct_min: u64,
-) -> Result<()> {
-    fn outside<R: Record>(records: &[R], length: u64, direct_min: u64) -> Option<&R> {
-        records.iter().find(|record| {
-            let block = record.block();
-            let end = block.offset.checked_add(block.length);
-            block.length >= direct_min && end.is_none_or(|end| end > length)
-        })
-    }
-    let length = memory.map_or(0, |export| export.length);
-    let found = match blocks {
-        Blocks::Narrow(records) => outside(records, length, direct_min).map(Record::block),
-        Blocks::Wide(records) => outside(records, length, direct_min).map(Record::block),
-        Blocks::Runs(runs) => {
-            let is_outside = |run: &Run| run.length >= direct_min && run.end() > length;
-            let found = match runs.only() {
-                Some(run) => Some(*run).filter(is_outside),
-                None => runs.iter().find(is_outside),
-            };
-            found.map(|run| run.block(run.count - 1))
-        }
-    };
-    match found {
-        None => Ok(()),
-        Some(block) => Err(failed(format!(
-            "{}: rank {} names {} bytes at {} of a buffer of which {length} were exported",
-            arrive.collective, arrive.rank, block.length, block.offset
-        ))),
     }
 }
 

@@ -68,6 +68,7 @@ impl Queue {
     }
 
     /// A rank's blocks were added to the offer to an SP.
+    #[inline]
     pub(super) fn added(&mut self, to: u32) {
         let outbox = &mut self.outboxes[to as usize];
         let was_empty = outbox.full.is_empty() && outbox.draft.sources() == 1;

@@ -66,6 +66,7 @@ impl Ready {
     }
 
     /// Nothing is ready: releases the memory of bursts.
+    #[inline]
     pub(super) fn trim(&mut self, kept: usize) {
         if self.order.capacity() > kept {
             self.order.shrink_to(kept);

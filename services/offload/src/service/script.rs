@@ -455,6 +455,7 @@ fn offer(script: &mut Script<'_>) -> (u32, Vec<u8>) {
         draft.end(&[]);
     }
     let head = RtsHead {
+        whole: 0,
         collective,
         from,
         offer: script.byte().into(),
@@ -481,6 +482,7 @@ fn tree(script: &mut Script<'_>) -> HostTree {
     let is_short = length < DIRECT_MIN;
     let short = if is_short && rank == root { length } else { 0 };
     HostTree {
+        whole: 0,
         collective,
         rank,
         root,
@@ -510,6 +512,7 @@ fn reduction(script: &mut Script<'_>) -> HostReduce {
     let is_short = length < DIRECT_MIN;
     let memory = |export: Export| (!is_short).then_some(export);
     HostReduce {
+        whole: 0,
         collective,
         rank,
         reduction,

@@ -44,11 +44,15 @@ struct Taken {
 const FEW: usize = 4;
 
 impl Taken {
+    #[inline]
     fn new(bits: usize) -> Self {
-        let words = bits.div_ceil(64).saturating_sub(FEW);
+        let many = match bits.div_ceil(64).saturating_sub(FEW) {
+            0 => Vec::new(),
+            words => vec![0; words],
+        };
         Self {
             few: [0; FEW],
-            many: vec![0; words],
+            many,
         }
     }
 
@@ -130,11 +134,7 @@ impl Slots {
     /// The slots of a receive side; `None` if a source occurs twice.
     pub(super) fn new(receives: Blocks<'_>) -> Option<Self> {
         if let Blocks::Runs(runs) = receives {
-            let places = Places::Runs(RunSlots::new(runs));
-            return Some(Self {
-                sources: Vec::new(),
-                places,
-            });
+            return Some(Self::of_runs(runs));
         }
         let narrow = |block: Block| {
             // The form holds no larger numbers.
@@ -153,6 +153,15 @@ impl Slots {
             Blocks::Runs(_) => return None,
         };
         Some(Self { sources, places })
+    }
+
+    /// The slots of runs.
+    #[inline]
+    pub(super) fn of_runs(runs: Runs<'_>) -> Self {
+        Self {
+            sources: Vec::new(),
+            places: Places::Runs(RunSlots::new(runs)),
+        }
     }
 
     /// Number of sources.
@@ -255,12 +264,19 @@ impl Slots {
 
 impl RunSlots {
     /// The caller has checked the number of blocks.
+    #[inline]
     fn new(runs: Runs<'_>) -> Self {
-        let several = match runs.only() {
-            None => runs.iter().collect(),
-            Some(_) => Vec::new(),
-        };
-        let counts = several.iter().map(|run: &Run| run.count);
+        if let Some(run) = runs.only() {
+            return Self {
+                first: *run,
+                several: Vec::new(),
+                before: Vec::new(),
+                taken: Taken::new(runs.blocks()),
+                len: runs.blocks(),
+            };
+        }
+        let several: Vec<Run> = runs.iter().collect();
+        let counts = several.iter().map(|run| run.count);
         let before = counts.scan(0, |before, count| {
             Some(std::mem::replace(before, *before + count))
         });

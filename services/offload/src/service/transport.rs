@@ -192,6 +192,17 @@ pub(super) struct Ucx {
     dpa: Option<Rc<Dpa>>,
 }
 
+/// Numbers of UCX's message buffers of 8 KiB. By default each job has 4,096 to receive on its connections, as many again to
+/// open them, and 1,024 to send: 80 MB, of which a job uses few. If no buffer is free, the device tries again.
+const POOLS: [(&str, &str); 6] = [
+    ("RC_MLX5_RX_QUEUE_LEN", "1024"),
+    ("RC_MLX5_TX_BUFS_GROW", "256"),
+    ("DC_MLX5_RX_QUEUE_LEN", "1024"),
+    ("DC_MLX5_TX_BUFS_GROW", "256"),
+    ("UD_MLX5_RX_QUEUE_LEN", "1024"),
+    ("UD_MLX5_TX_BUFS_GROW", "256"),
+];
+
 /// What a job's UCX is opened with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Libraries {
@@ -275,7 +286,12 @@ unsafe impl Fabric for Ucx {
         scheme: Scheme,
         inbox: InboxLimits,
     ) -> Result<(Self, Self::Worker)> {
-        let context = Context::with_settings(library.ucp, "xgvmi-sp", scheme.settings())?;
+        let pools = POOLS.iter().filter(|(name, _)| {
+            // Who runs the service may know better.
+            std::env::var_os(format!("UCX_{name}")).is_none()
+        });
+        let settings: Vec<_> = scheme.settings().iter().chain(pools).copied().collect();
+        let context = Context::with_settings(library.ucp, "xgvmi-sp", &settings)?;
         let worker = context.worker_within(Kind::COUNT, inbox)?;
         let dpa = library.program.and_then(|program| {
             let dpa = Dpa::open(program).inspect_err(|reason| dpa::say(reason));

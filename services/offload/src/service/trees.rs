@@ -27,6 +27,8 @@ pub(in crate::service) struct Branch<T: Transport> {
     pub(in crate::service) memory: Option<Lent<T>>,
     pub(in crate::service) base: u64,
     pub(in crate::service) length: u64,
+    /// Length of the data with its parts in other lanes; 0 with one lane.
+    pub(in crate::service) whole: u64,
     pub(in crate::service) short: Vec<u8>,
     /// The level at which it gets the data; 0 at the root.
     pub(in crate::service) level: u32,

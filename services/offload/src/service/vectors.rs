@@ -183,6 +183,8 @@ pub(super) struct Vector<T: Transport> {
     pub(super) local: usize,
     pub(super) reduction: Reduction,
     pub(super) division: Division,
+    /// Length of the vector with its parts in other lanes; 0 with one lane.
+    pub(super) whole: u64,
     /// Number of members, and their SPs. The first rank of each stands for the others.
     pub(super) members: u32,
     pub(super) groups: Vec<Member>,

@@ -48,22 +48,36 @@ impl<'a> PackedKey<'a> {
         few && third == tail && (head.is_empty() || first == head)
     }
 
-    /// Appends what differs from `first`.
-    pub(crate) fn put(key: &[u8], first: &[u8], bytes: &mut Vec<u8>) {
+    /// Appends a source's code and address, and what differs from `first` in its key.
+    #[inline]
+    pub(crate) fn put(key: &[u8], first: &[u8], code: u64, base: u64, bytes: &mut Vec<u8>) {
         let head = common_start(key, first);
         let tail = common_end(&key[head..], &first[head..]);
         let middle = &key[head..key.len() - tail];
-        for number in [head, tail, middle.len()] {
-            put_varint(bytes, number as u64);
+        // Most numbers are small, and their bytes are appended together.
+        if code < 0x80 && key.len() < 0x80 {
+            let byte = |number: usize| number.to_le_bytes()[0];
+            let mut together = [0; 12];
+            together[0] = code.to_le_bytes()[0];
+            together[1..9].copy_from_slice(&base.to_le_bytes());
+            together[9..].copy_from_slice(&[byte(head), byte(tail), byte(middle.len())]);
+            bytes.extend_from_slice(&together);
+        } else {
+            put_varint(bytes, code);
+            bytes.extend_from_slice(&base.to_le_bytes());
+            for number in [head, tail, middle.len()] {
+                put_varint(bytes, number as u64);
+            }
         }
         bytes.extend_from_slice(middle);
     }
 
     /// Reads what [`PackedKey::put`] has written.
     pub(super) fn read(reader: &mut Reader<'a>, first: &'a [u8]) -> Result<Self, BadMessage> {
-        let (head, tail) = (reader.varint()?, reader.varint()?);
-        let length = reader.varint()?;
-        let middle = reader.bytes(length)?;
+        let (head, tail) = (reader.number(), reader.number());
+        let length = reader.number();
+        let middle = reader.piece(length);
+        reader.sound()?;
         let piece = |length: u64| usize::try_from(length).ok();
         let head = piece(head).and_then(|length| first.get(..length));
         let tail = piece(tail).and_then(|length| first.get(first.len().checked_sub(length)?..));
@@ -140,14 +154,24 @@ mod tests {
             (&[][..], 3),
         ] {
             let mut bytes = Vec::new();
-            PackedKey::put(key, &first, &mut bytes);
-            assert_eq!(bytes.len(), length, "{key:?}");
+            PackedKey::put(key, &first, 5, 1 << 40, &mut bytes);
+            assert_eq!(bytes.len(), 9 + length, "{key:?}");
             let mut reader = Reader::new("X", &bytes);
+            let source = (reader.number(), u64::from_le_bytes(reader.fixed()));
+            assert_eq!(source, (5, 1 << 40));
             let found = PackedKey::read(&mut reader, &first).expect("made by put()");
             assert_eq!(found.bytes(&mut Vec::new()), key);
             assert_eq!(found, PackedKey::whole(key));
             assert!(reader.end().is_ok());
         }
+        let mut bytes = Vec::new();
+        let long = [7; 200];
+        PackedKey::put(&long, &first, 300, 9, &mut bytes);
+        let mut reader = Reader::new("X", &bytes);
+        let source = (reader.number(), u64::from_le_bytes(reader.fixed()));
+        assert_eq!(source, (300, 9));
+        let found = PackedKey::read(&mut reader, &first).expect("made by put()");
+        assert_eq!(found.bytes(&mut Vec::new()), long);
         for numbers in [[41, 0, 0], [0, 41, 0], [0, 0, 1]] {
             assert!(PackedKey::read(&mut Reader::new("X", &numbers), &first).is_err());
         }

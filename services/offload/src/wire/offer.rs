@@ -10,6 +10,9 @@ use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 pub(crate) const GROUP: u8 = 3;
 pub(crate) const KEYED: u8 = 4;
 
+/// Bit of an offer's number of parts: the length of a whole vector follows.
+pub(crate) const WHOLE: u32 = 1 << 31;
+
 /// Size of a part of an offer without its blocks and its key: form, source, base, and two lengths.
 pub(crate) const PART_BYTES: usize = 29;
 
@@ -20,6 +23,8 @@ pub(crate) struct DpuRts<'a> {
     /// Index of the offering SP in the table. The next field is that SP's number for the offer.
     pub(crate) from: u32,
     pub(crate) offer: u64,
+    /// Length of the whole vector of which the blocks are a part; 0 if they are no part.
+    pub(crate) whole: u64,
     pub(crate) parts: Vec<RtsPart<'a>>,
     /// The bytes of the short blocks, in the order of the blocks.
     pub(crate) short: &'a [u8],
@@ -57,8 +62,15 @@ impl<'a> DpuRts<'a> {
     ) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("DPU_RTS", bytes);
         let collective = get_collective(&mut reader)?;
-        let (from, offer) = (reader.u32()?, reader.u64()?);
-        let count = reader.u32()?;
+        let from = u32::from_le_bytes(reader.fixed());
+        let offer = u64::from_le_bytes(reader.fixed());
+        let count = u32::from_le_bytes(reader.fixed());
+        let whole = match count & WHOLE {
+            0 => 0,
+            _ => u64::from_le_bytes(reader.fixed()),
+        };
+        reader.sound()?;
+        let count = count & !WHOLE;
         for _ in 0..count {
             let [form] = reader.raw()?;
             match form {
@@ -76,6 +88,7 @@ impl<'a> DpuRts<'a> {
             collective,
             from,
             offer,
+            whole,
             parts,
             short,
         })
@@ -117,7 +130,7 @@ fn get_part<'a>(reader: &mut Reader<'a>, form: u8) -> Result<RtsPart<'a>, BadMes
 
 /// Reads the number of sources of a group, and their run.
 fn get_head(reader: &mut Reader<'_>) -> Result<(u32, Run), BadMessage> {
-    let sources = reader.varint()?;
+    let sources = reader.number();
     let run = Run::read(reader)?;
     // Each short block of a group has bytes in the message, so these bound the number of blocks.
     if run.length == 0 {
@@ -141,12 +154,13 @@ fn get_group<'a>(reader: &mut Reader<'a>, parts: &mut Vec<RtsPart<'a>>) -> Resul
     if bytes.is_none_or(|bytes| bytes > reader.rest().len() as u64) {
         return Err(reader.fault("without the bytes of blocks of several sources"));
     }
-    let step = get_source(reader)?;
-    let first = if step > 0 { get_source(reader)? } else { 0 };
+    let step = get_source(reader);
+    let first = if step > 0 { get_source(reader) } else { 0 };
+    reader.sound()?;
     let mut source = 0;
     for at in 0..sources {
         source = match step {
-            0 => decoded(source, reader)?,
+            0 => decoded(source, reader),
             _ => first.wrapping_add(step.wrapping_mul(at)),
         };
         parts.push(RtsPart {
@@ -156,39 +170,46 @@ fn get_group<'a>(reader: &mut Reader<'a>, parts: &mut Vec<RtsPart<'a>>) -> Resul
             rkey: PackedKey::default(),
         });
     }
-    Ok(())
+    reader.sound()
 }
 
 /// Reads a group whose blocks the device reads: each source has the address of its buffer, and its key.
 fn get_keyed<'a>(reader: &mut Reader<'a>, parts: &mut Vec<RtsPart<'a>>) -> Result<(), BadMessage> {
     let (sources, run) = get_head(reader)?;
-    let length = reader.varint()?;
-    let first = reader.bytes(length)?;
+    let length = reader.number();
+    let first = reader.piece(length);
     if first.len() > PACKED_MAX {
         return Err(reader.fault(LONG_KEY));
     }
+    // Each takes twelve bytes or more.
+    let most = reader.rest().len() / 12;
+    if sources as usize > most {
+        return Err(reader.fault("too short"));
+    }
+    parts.reserve(sources as usize);
     let mut source = 0;
     for _ in 0..sources {
-        source = decoded(source, reader)?;
+        source = decoded(source, reader);
         parts.push(RtsPart {
             source,
-            base: reader.u64()?,
+            base: u64::from_le_bytes(reader.fixed()),
             blocks: Blocks::Runs(Runs::one(run)),
             rkey: PackedKey::read(reader, first)?,
         });
     }
-    Ok(())
+    reader.sound()
 }
 
-fn get_source(reader: &mut Reader<'_>) -> Result<u32, BadMessage> {
-    let number = reader.varint()?;
-    u32::try_from(number).map_err(|_| reader.fault("of a source that does not exist"))
+#[inline]
+fn get_source(reader: &mut Reader<'_>) -> u32 {
+    reader.number32("of a source that does not exist")
 }
 
 /// The source after `last`.
-fn decoded(last: u32, reader: &mut Reader<'_>) -> Result<u32, BadMessage> {
-    let number = get_source(reader)?;
-    Ok(last.wrapping_add((number >> 1) ^ (number & 1).wrapping_neg()))
+#[inline]
+fn decoded(last: u32, reader: &mut Reader<'_>) -> u32 {
+    let number = get_source(reader);
+    last.wrapping_add((number >> 1) ^ (number & 1).wrapping_neg())
 }
 
 /// The distance between two sources of a group, as a small number for a small distance of either sign.

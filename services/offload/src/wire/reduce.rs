@@ -41,6 +41,8 @@ pub(crate) struct HostReduce {
     pub(crate) open: u32,
     /// Length of the vector in bytes.
     pub(crate) length: u64,
+    /// Length of the whole vector, of which other lanes have the other parts; 0 with one lane.
+    pub(crate) whole: u64,
     /// The communicator's ranks, by their numbers in the job, in any order.
     pub(crate) members: Members,
     pub(crate) target: Target,
@@ -70,6 +72,7 @@ pub(crate) struct Contribution<'a> {
     pub(crate) turn: Option<u32>,
     pub(crate) open: u32,
     pub(crate) length: u64,
+    pub(crate) whole: u64,
     /// Blocks for the members, in ascending order of the ranks if they are runs.
     pub(crate) members: Blocks<'a>,
     pub(crate) target: TargetRef<'a>,
@@ -106,7 +109,7 @@ impl HostReduce {
         for code in [element, operation, self.turn.unwrap_or_default(), self.open] {
             writer.varint(code.into());
         }
-        writer.varint(self.length);
+        writer.varint(self.length).varint(self.whole);
         members.put(&mut writer, form);
         match &self.target {
             Target::All => {}
@@ -146,7 +149,7 @@ impl<'a> Contribution<'a> {
         let reduction = reduction.ok_or_else(|| reader.fault("with an unknown operation"))?;
         let turn = number(&mut reader)?;
         let open = number(&mut reader)?;
-        let length = reader.varint()?;
+        let (length, whole) = (reader.varint()?, reader.varint()?);
         if !length.is_multiple_of(reduction.element_size() as u64) {
             return Err(reader.fault("with a part of an element"));
         }
@@ -157,6 +160,7 @@ impl<'a> Contribution<'a> {
             turn: (bits & TURN != 0).then_some(turn),
             open,
             length,
+            whole,
             members: get_form(&mut reader, bits >> FORM & 3)?,
             target: match bits >> TARGET {
                 0 => TargetRef::All,

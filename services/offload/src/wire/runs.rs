@@ -92,26 +92,27 @@ impl Run {
     }
 
     /// Reads a run of [`Run::put`]. The last rank is a 32-bit number, and the end of the last block a 64-bit number.
+    #[inline]
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, BadMessage> {
-        let number = |reader: &mut Reader<'_>| {
-            u32::try_from(reader.varint()?).map_err(|_| reader.fault(BAD_RUN))
-        };
         let run = Self {
-            peer: number(reader)?,
-            step: number(reader)?,
-            count: number(reader)?,
-            offset: reader.varint()?,
-            stride: reader.varint()?,
-            length: reader.varint()?,
+            peer: reader.number32(BAD_RUN),
+            step: reader.number32(BAD_RUN),
+            count: reader.number32(BAD_RUN),
+            offset: reader.number(),
+            stride: reader.number(),
+            length: reader.number(),
         };
-        let more = run.count.checked_sub(1).filter(|_| run.step > 0);
-        let peers = more.and_then(|more| run.peer.checked_add(run.step.checked_mul(more)?));
-        let end = more.and_then(|more| {
-            let last = run.stride.checked_mul(more.into())?;
-            run.offset.checked_add(last)?.checked_add(run.length)
+        let more = u64::from(run.count.wrapping_sub(1));
+        // The product of two 32-bit numbers and a third one are a 64-bit number.
+        let last = u64::from(run.peer) + u64::from(run.step) * more;
+        let end = run.stride.checked_mul(more).and_then(|last| {
+            let last = run.offset.checked_add(last)?;
+            last.checked_add(run.length)
         });
-        match (peers, end) {
-            (Some(_), Some(_)) => Ok(run),
+        reader.sound()?;
+        let is_there = run.count > 0 && run.step > 0 && last <= u64::from(u32::MAX);
+        match end {
+            Some(_) if is_there => Ok(run),
             _ => Err(reader.fault(BAD_RUN)),
         }
     }
@@ -131,13 +132,17 @@ const NONE: Run = Run {
 
 impl<'a> Runs<'a> {
     /// Reads a number of runs, and the runs.
+    #[inline]
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, BadMessage> {
-        let runs = reader.varint()?;
-        let runs = u32::try_from(runs).map_err(|_| reader.fault(BAD_RUN))?;
+        let runs = reader.number32(BAD_RUN);
         if runs == 0 {
+            reader.sound()?;
             return Ok(Self::of(&[]));
         }
         let first = Run::read(reader)?;
+        if runs == 1 {
+            return Ok(Self::one(first));
+        }
         let bytes = reader.rest();
         let (mut blocks, mut last) = (u64::from(first.count), first.last());
         for _ in 1..runs {
@@ -155,6 +160,15 @@ impl<'a> Runs<'a> {
             runs,
             blocks,
         })
+    }
+
+    /// The runs without their message, if there is one at most.
+    pub(crate) fn lasting(self) -> Option<Runs<'static>> {
+        match self.runs {
+            0 => Some(Runs::of(&[])),
+            1 => Some(Runs::one(self.first)),
+            _ => None,
+        }
     }
 
     /// These runs.

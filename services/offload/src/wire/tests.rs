@@ -11,6 +11,7 @@ const COLLECTIVE: Collective = Collective {
 };
 
 const HEAD: RtsHead = RtsHead {
+    whole: 0,
     collective: COLLECTIVE,
     from: 1,
     offer: 77,
@@ -88,7 +89,10 @@ fn messages_survive_the_wire() {
     draft.block(&short[0], Some(b"hello"));
     draft.end(&[9; 40]);
     assert_eq!((draft.blocks(), draft.short_bytes()), (3, 5));
-    let (sources, bytes) = draft.finish(HEAD);
+    let (sources, bytes) = draft.finish(RtsHead {
+        whole: 1 << 40,
+        ..HEAD
+    });
     assert_eq!(sources, [9, 10]);
     assert_eq!((draft.sources(), draft.blocks()), (0, 0));
     let rts = DpuRts::parse(&bytes).expect("its own bytes");
@@ -102,6 +106,7 @@ fn messages_survive_the_wire() {
         collective: COLLECTIVE,
         from: 1,
         offer: 77,
+        whole: 1 << 40,
         parts: vec![
             part(9, 0x1000, arrival.sends, &[9; 40]),
             part(10, 0, Blocks::Narrow(&short), &[]),
@@ -148,6 +153,13 @@ fn answers_survive_the_wire() {
             aliases,
         };
         check(&fin, &fin.to_bytes(), HostFin::parse);
+        let empty = HostFin {
+            short: Vec::new(),
+            bytes: Vec::new(),
+            ..fin.clone()
+        };
+        let made = HostFin::without_blocks(empty.collective, empty.aliases, vec![9]);
+        check(&empty, &made, HostFin::parse);
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct HostTree {
     pub(crate) memory: Option<Export>,
     /// Length of the data in bytes.
     pub(crate) length: u64,
+    /// Length of all data, of which other lanes have the other parts; 0 with one lane.
+    pub(crate) whole: u64,
     /// The bytes of short data, from the root.
     pub(crate) short: Vec<u8>,
 }
@@ -44,6 +46,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) members: Blocks<'a>,
     pub(crate) memory: Option<ExportRef<'a>>,
     pub(crate) length: u64,
+    pub(crate) whole: u64,
     pub(crate) short: &'a [u8],
 }
 
@@ -61,7 +64,7 @@ impl HostTree {
         if let Some(memory) = &self.memory {
             put_export(&mut writer, memory);
         }
-        writer.varint(self.length);
+        writer.varint(self.length).varint(self.whole);
         writer.varint(self.short.len() as u64).raw(&self.short);
         writer.finish()
     }
@@ -86,6 +89,7 @@ impl<'a> Entry<'a> {
                 _ => Some(get_export(&mut reader)?),
             },
             length: reader.varint()?,
+            whole: reader.varint()?,
             short: {
                 let length = reader.varint()?;
                 reader.bytes(length)?

@@ -394,6 +394,7 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
     let payload = short.len() as u64;
     if plan.pattern == Pattern::Allreduce {
         let reduce = HostReduce {
+            whole: 0,
             collective: COLLECTIVE,
             rank,
             reduction: Reduction::new(Element::U64, Operation::Sum).expect("defined"),
@@ -411,6 +412,7 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
     if matches!(plan.pattern, Pattern::Broadcast | Pattern::Barrier) {
         let is_barrier = plan.pattern == Pattern::Barrier;
         let entry = HostTree {
+            whole: 0,
             collective: COLLECTIVE,
             rank,
             root: 0,
@@ -667,6 +669,7 @@ fn offers_of(plan: &Plan, from: u32, to: u32) -> Vec<Letter> {
     }
     let letter = |offer| {
         let head = RtsHead {
+            whole: 0,
             collective: COLLECTIVE,
             from,
             offer,

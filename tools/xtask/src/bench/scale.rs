@@ -75,9 +75,10 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         .iter()
         .filter(|(ranks, _)| only.is_none_or(|only| only == *ranks));
     let jobs: Vec<_> = jobs.copied().collect();
+    let has_several = || SEVERAL.iter().any(|(ranks, _)| only == Some(*ranks));
     ensure!(
-        !jobs.is_empty(),
-        "no job of these ranks; the jobs are {JOBS:?} (ranks, nodes)"
+        !jobs.is_empty() || has_several(),
+        "no job of these ranks; the jobs are {JOBS:?} (ranks, nodes), and {SEVERAL:?} with several services per node"
     );
     files::prepare(file)?;
     service::build()?;

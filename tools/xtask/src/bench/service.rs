@@ -218,6 +218,7 @@ fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
             "block_bytes": BLOCK_BYTES,
             "transport": "stand-in",
             "messages_per_block": messages,
+            "items_per_block": items(ranks, services),
             "instructions_per_block": counted,
             "instructions_per_call": counted.map(|count| count * f64::from(ranks)),
             "instructions_of": { "ucx": null, "driver": null, "device": null, "other": null },
@@ -231,6 +232,13 @@ fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
         rows.push(row);
     }
     Ok(rows)
+}
+
+/// Items of a block: the blocks of a rank for one service process.
+fn items(ranks: u32, services: u32) -> f64 {
+    let of_node = ranks / ucx::NODES;
+    let used = (of_node / ucx::RANKS_PER_SERVICE).clamp(1, services);
+    f64::from(ucx::NODES * used) / f64::from(ranks)
 }
 
 /// Builds the measured program.

@@ -23,18 +23,20 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// few ranks, the messages of a call cost more than its blocks, and more service processes change nothing. The numbers
 /// contain the look for kept imports and keys, and nothing of UCX.
 ///
-/// In a call of 4 ranks on two nodes a HOST_ARRIVE takes 4,300 (its parts 880, its entry 2,900), a DPU_RTS 2,400, a DPU_FIN 750 and a
-/// HOST_FIN 300. With UCX, a block of 16 ranks takes 310 more: the start of a read 170, its end 110, and the loop. UCX takes 900
-/// beside them and makes all allocations.
+/// In a call of 4 ranks on two nodes a HOST_ARRIVE takes 2,900, a DPU_RTS 2,300, a DPU_FIN 500 and a HOST_FIN 200: their cost is
+/// about 1,700 per message, 1,300 for the blocks of a rank for one service, and 80 per block. With UCX, a block of 16 ranks takes
+/// 400 more: the start of a read 180, its end 110, and the main loop, whose timers are due in each round of a counted process, which
+/// is slow. UCX takes 900 beside them. Allocations follow from the time alone: frames of heartbeats, and UCX's keepalive
+/// (`ucp_ep_do_uct_ep_am_keepalive`), which packs the worker's address for each connection, by default each 20 s.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
-    (4, 1, 2750.0),
-    (4, 4, 2750.0),
-    (16, 1, 580.0),
-    (16, 4, 580.0),
-    (64, 1, 191.0),
-    (64, 4, 440.0),
-    (256, 1, 127.0),
-    (256, 4, 183.0),
+    (4, 1, 2290.0),
+    (4, 4, 2290.0),
+    (16, 1, 465.0),
+    (16, 4, 465.0),
+    (64, 1, 160.0),
+    (64, 4, 360.0),
+    (256, 1, 114.0),
+    (256, 4, 148.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose later calls allocate no memory.

@@ -34,6 +34,9 @@ impl Ledger {
         let Blocks::Runs(runs) = receives else {
             return 0;
         };
+        if runs.only().is_some_and(|run| run.length >= self.direct_min) {
+            return 0;
+        }
         let short = runs.iter().filter(|run| run.length < self.direct_min);
         let bytes = short.map(|run| run.length.saturating_mul(run.count.into()));
         usize::try_from(bytes.fold(0, u64::saturating_add)).unwrap_or(usize::MAX)

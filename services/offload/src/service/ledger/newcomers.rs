@@ -21,9 +21,17 @@ impl Ledger {
     }
 
     /// No block is ready: takes parked blocks of a rank that has arrived. Returns false if there are none.
+    #[inline]
     pub(in crate::service) fn meet_newcomer(&mut self) -> Result<bool, Wrong> {
         // An offer of many blocks must not leave its memory here.
         self.ready.trim(READY_KEPT);
+        match self.newcomers.is_empty() {
+            true => Ok(false),
+            false => self.meet_first(),
+        }
+    }
+
+    fn meet_first(&mut self) -> Result<bool, Wrong> {
         let Some(newcomer) = self.newcomers.front_mut() else {
             return Ok(false);
         };

@@ -5,7 +5,7 @@ use super::{CallId, Ledger, OFFER_BLOCKS};
 use crate::service::actions::Buffers;
 use crate::service::outbox::{Part, sends_once};
 use crate::service::spacing::{Spacing, meet};
-use crate::wire::runs::Runs;
+use crate::wire::runs::{Run, Runs};
 use crate::wire::{Blocks, Narrow, Record, Wide, blocks_of};
 
 /// Maximum number of runs of a send side that are divided among the SPs as runs. More are divided block by block.
@@ -116,6 +116,9 @@ impl Ledger {
         if runs.blocks() < self.services || runs.runs() > RUNS_MAX || !self.can_divide(runs) {
             return self.send_blocks(call, source, runs, short, buffers);
         }
+        if let Some(run) = runs.only().filter(|_| short.is_empty()) {
+            return Ok(self.send_run(call, source, run, buffers));
+        }
         let mut part = std::mem::take(&mut self.part);
         let mut targets = 0;
         // The SPs in rotation: the first sends of the SPs have different targets.
@@ -139,6 +142,30 @@ impl Ledger {
         }
         self.part = part;
         Ok(targets)
+    }
+
+    /// As [`Ledger::send_runs`], for one run of blocks for the device.
+    fn send_run(&mut self, call: CallId, source: u32, run: &Run, buffers: Buffers<'_>) -> usize {
+        let queue = &mut self.states[call].queue;
+        let (before, from_me) = self.spaced.split_at(self.me as usize);
+        let (me, mut targets) = (self.me, 0);
+        for (to, spaced) in (me..).zip(from_me).chain((0..).zip(before)) {
+            let Some((first, apart, count)) = meet(run, *spaced) else {
+                continue;
+            };
+            targets += 1;
+            let draft = &mut queue.outboxes[to as usize].draft;
+            if draft.sources() == 0 {
+                let ranks = self.spare_ranks.pop().unwrap_or_default();
+                let memory = self.spare_bytes.pop().unwrap_or_default();
+                self.spare_capacity -= memory.capacity();
+                draft.reserve(ranks, memory, 0, 0);
+            }
+            let part = run.part(first, apart, count);
+            draft.run(source, buffers.base, part, buffers.key);
+            queue.added(to);
+        }
+        targets
     }
 
     /// As [`Ledger::send_runs`], block by block.

@@ -100,6 +100,7 @@ impl Sent {
             }
         }
         let (_, bytes) = draft.finish(RtsHead {
+            whole: 0,
             collective: self.collective,
             from: self.from,
             offer: self.id,

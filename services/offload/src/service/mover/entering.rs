@@ -1,15 +1,34 @@
 //! The buffers of ranks that enter calls, and the memory that the job can give back.
 
-use super::{Mover, failed, packed};
-use crate::error::Result;
+use super::{Mover, check_step, failed, packed};
+use crate::error::{OffloadError, Result};
 use crate::service::imports::Lent;
+use crate::service::repeats;
 use crate::service::transport::Transport;
-use crate::wire::ExportRef;
+use crate::wire::{Arrival, ExportRef};
 
 /// The imports of a rank's send and receive buffers.
 pub(super) type Both<T> = (Option<Lent<T>>, Option<Lent<T>>);
 
 impl<T: Transport> Mover<T> {
+    /// A HOST_ARRIVE of a rank.
+    pub(super) fn entry(&mut self, transport: &T, header: &[u8], data: &[u8]) -> Result<()> {
+        if let Some(arrive) = self.repeats.find(data, |rank| self.ledger.local(rank)) {
+            self.check_rank(header, arrive.rank)?;
+            check_step(arrive.collective)?;
+            return self.arrive(transport, &arrive);
+        }
+        let arrive = Arrival::parse(data);
+        let arrive = arrive.map_err(|bad| OffloadError::message("a peer of the job", &bad))?;
+        self.check_rank(header, arrive.rank)?;
+        check_step(arrive.collective)?;
+        repeats::check(&arrive, self.limits.direct_min)?;
+        if let Some(local) = self.ledger.local(arrive.rank) {
+            self.repeats.keep(local, data, &arrive);
+        }
+        self.arrive(transport, &arrive)
+    }
+
     /// The buffer that a rank of this SP has exported.
     pub(super) fn import(
         &mut self,
@@ -69,7 +88,10 @@ impl<T: Transport> Mover<T> {
     /// A rank has left the job.
     pub(in crate::service) fn forget(&mut self, transport: &T, rank: u32) -> Result<()> {
         match self.ledger.local(rank) {
-            Some(local) => self.imports.forget(transport, local),
+            Some(local) => {
+                self.repeats.forget(local);
+                self.imports.forget(transport, local)
+            }
             None => Ok(()),
         }
     }

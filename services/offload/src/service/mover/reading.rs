@@ -8,6 +8,14 @@ use crate::service::sharing::{Done, Step};
 use crate::service::transport::{Range, Transport};
 use crate::wire::PackedKey;
 
+/// What [`Mover::start_batch`] has begun.
+enum Begun {
+    Nothing,
+    Batch,
+    /// The next block is shared.
+    Shared,
+}
+
 impl<T: Transport> Mover<T> {
     /// Starts as many reads as there may be. Returns whether there was one.
     pub(super) fn start_reads(&mut self, transport: &T) -> Result<bool> {
@@ -19,25 +27,25 @@ impl<T: Transport> Mover<T> {
                 return Ok(has_started);
             }
             if !(self.sharing.can_copy() && self.start_copy(transport)?) {
-                let Some(unread) = self.ledger.unread() else {
-                    return Ok(has_started);
-                };
-                let is_shared = unread.sources.first().is_some_and(|first| first.shared > 0);
-                if is_shared {
-                    self.start_shared(transport)?;
-                } else {
-                    self.start_batch(transport, room)?;
+                match self.start_batch(transport, room)? {
+                    Begun::Nothing => return Ok(has_started),
+                    Begun::Batch => {}
+                    Begun::Shared => self.start_shared(transport)?,
                 }
             }
             has_started = true;
         }
     }
 
-    /// Starts the next reads of a batch.
-    fn start_batch(&mut self, transport: &T, mut room: usize) -> Result<()> {
+    /// Starts the next reads of a batch, unless its blocks are shared.
+    #[inline]
+    fn start_batch(&mut self, transport: &T, mut room: usize) -> Result<Begun> {
         let Some(unread) = self.ledger.unread() else {
-            return Ok(());
+            return Ok(Begun::Nothing);
         };
+        if unread.sources.first().is_some_and(|first| first.shared > 0) {
+            return Ok(Begun::Shared);
+        }
         let (id, batch) = (unread.id, unread.batch);
         let keys = self.keys.get(batch.offer as usize);
         let keys = keys.and_then(|keys| keys.get(batch.part as usize..));
@@ -78,7 +86,7 @@ impl<T: Transport> Mover<T> {
         if done > 0 {
             self.delivered(id, done);
         }
-        Ok(())
+        Ok(Begun::Batch)
     }
 
     /// Starts the next read of a block that several ranks get, or lets it wait.
@@ -161,6 +169,8 @@ impl<T: Transport> Mover<T> {
     /// of the read, which this function finds.
     pub(super) fn reap_reads(&mut self, transport: &T) -> Result<bool> {
         let mut has_ended = false;
+        // The reads of a batch end together as a rule: its number, and how many of them have ended.
+        let (mut batch, mut count) = (0, 0);
         while let Some((number, ended)) = transport.next_read(&mut self.reads) {
             has_ended = true;
             let flight = self.flights[number as usize];
@@ -169,9 +179,17 @@ impl<T: Transport> Mover<T> {
                 let transfer = self.ledger.transfer(flight.batch, flight.part);
                 let transfer = transfer.ok_or_else(|| lost("its batch"))?;
                 self.shared_transferred(transport, &transfer)?;
+            } else if flight.batch == batch {
+                count += 1;
             } else {
-                self.delivered(flight.batch, 1);
+                if count > 0 {
+                    self.delivered(batch, count);
+                }
+                (batch, count) = (flight.batch, 1);
             }
+        }
+        if count > 0 {
+            self.delivered(batch, count);
         }
         Ok(has_ended)
     }

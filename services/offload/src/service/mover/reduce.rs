@@ -81,6 +81,7 @@ impl<T: Transport> Mover<T> {
             local,
             reduction: entry.reduction,
             division,
+            whole: entry.whole,
             members: groups.iter().map(|group| group.count).sum(),
             groups,
             place,
@@ -215,6 +216,7 @@ impl<T: Transport> Mover<T> {
             Phase::Own => vector.group().count,
             Phase::Scatter | Phase::Gather => 1,
         };
+        self.agree(vector.step(index, phase), vector.whole)?;
         let place = self.enter(
             vector.step(index, phase),
             (vector.rank, together),
@@ -277,6 +279,7 @@ impl<T: Transport> Mover<T> {
         let receives = wide(&receives);
         let receive = vector.receive.clone().map(Receive::Shared);
         let entered = Entered::new(None, receive, self.now());
+        self.agree(vector.step(index, Phase::Gather), vector.whole)?;
         self.enter(
             vector.step(index, Phase::Gather),
             (vector.rank, vector.group().count),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::service::transport::{Ended, Range};
-use crate::wire::{Block, BlockList, Export, HostArrive, Route};
+use crate::wire::{Block, BlockList, Export, ExportRef, HostArrive, Route};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;

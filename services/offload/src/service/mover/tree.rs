@@ -77,6 +77,7 @@ impl<T: Transport> Mover<T> {
             memory,
             base: entry.memory.map_or(0, |export| export.address),
             length: entry.length,
+            whole: entry.whole,
             short: entry.short.to_vec(),
             level,
             below: Vec::new(),
@@ -126,6 +127,7 @@ impl<T: Transport> Mover<T> {
         let entered = Entered::new(None, receive, branch.since);
         let blocks = [block(above, branch.length).wide()];
         let (rank, level) = (branch.rank, branch.level);
+        self.agree(at_level(collective, level), branch.whole)?;
         self.trees.broadcasts.insert((collective, local), branch);
         self.enter(
             at_level(collective, level),
@@ -156,6 +158,7 @@ impl<T: Transport> Mover<T> {
         let sends: Vec<Wide> = sends.iter().map(Block::wide).collect();
         let short = branch.short.repeat(below.len());
         let entered = Entered::new(None, None, branch.since);
+        self.agree(at_level(collective, branch.level), branch.whole)?;
         self.enter(
             at_level(collective, branch.level),
             (branch.rank, 0),

@@ -25,9 +25,9 @@ use testbed::port::free as free_port;
 /// Total numbers of ranks. Each rank of a real job is a UCX context, so larger jobs use the stand-in.
 pub(super) const RANKS: [u32; 3] = [4, 16, 64];
 const SCHEME: &str = "xgvmi";
-const NODES: u32 = 2;
+pub(super) const NODES: u32 = 2;
 /// Ranks of a node for each of its services that is used, see `ranks-per-sp`.
-const RANKS_PER_SERVICE: u32 = 8;
+pub(super) const RANKS_PER_SERVICE: u32 = 8;
 /// Calls before the first that counts: connections, caches and queues are warm.
 const WARM_UP: u32 = 20;
 /// Minimum number of blocks of all service processes in the timed calls, and of one service process in a counted sample.

@@ -14,6 +14,7 @@ mod ahead;
 mod rooted;
 mod targets;
 mod trees;
+mod wholes;
 
 const DIRECT_MIN: u64 = 512;
 
@@ -270,15 +271,17 @@ impl Job {
 
     /// Carries out everything. Of the reads under way, the last one completes first.
     fn run(&mut self) {
+        self.try_run().expect("carried out");
+    }
+
+    fn try_run(&mut self) -> Result<()> {
         loop {
             for mover in &mut self.movers {
-                mover.act(&self.machine).expect("acts");
-                mover.settle(&self.machine).expect("settles");
+                mover.act(&self.machine)?;
+                mover.settle(&self.machine)?;
             }
             for (to, kind, token, data) in self.machine.messages.take() {
-                self.movers[to as usize]
-                    .receive(&self.machine, kind, &token.0, &data)
-                    .expect("a message");
+                self.movers[to as usize].receive(&self.machine, kind, &token.0, &data)?;
             }
             let read = self.machine.reads.borrow_mut().pop();
             if let Some(read) = read {
@@ -288,10 +291,10 @@ impl Job {
             } else if self.machine.messages.borrow().is_empty() {
                 let mut moved = false;
                 for mover in &mut self.movers {
-                    moved |= mover.settle(&self.machine).expect("settles");
+                    moved |= mover.settle(&self.machine)?;
                 }
                 if !moved && self.machine.reads.borrow().is_empty() {
-                    return;
+                    return Ok(());
                 }
             }
         }
@@ -318,6 +321,7 @@ impl Job {
             name: None,
         };
         HostReduce {
+            whole: 0,
             collective: Collective {
                 communicator: u64::from(communicator),
                 sequence: turn,
@@ -365,6 +369,7 @@ impl Job {
             };
             let is_short = (length as u64) < DIRECT_MIN;
             let message = HostReduce {
+                whole: 0,
                 collective: Collective {
                     communicator: u64::from(communicator),
                     sequence: self.calls,
@@ -509,6 +514,7 @@ fn persistent_calls_start_in_different_orders() {
                         })
                     };
                     job.enter(&HostReduce {
+                        whole: 0,
                         collective: Collective {
                             communicator: 0,
                             sequence: call,
@@ -701,6 +707,7 @@ fn free_memory_for_segments_does_not_count_and_can_be_returned() {
 #[test]
 fn what_no_rank_sends_fails_the_job() {
     let message = || HostReduce {
+        whole: 0,
         collective: Collective {
             communicator: 0,
             sequence: 0,

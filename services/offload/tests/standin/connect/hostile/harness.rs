@@ -295,6 +295,7 @@ pub(super) fn arrival(rank: u32, size: u32) -> HostArrive {
 pub(super) fn sum(rank: u32, size: u32, turn: u32) -> HostReduce {
     const LENGTH: u64 = 1 << 20;
     HostReduce {
+        whole: 0,
         collective: Collective {
             sequence: turn,
             ..arrival(0, 2).collective

@@ -25,6 +25,7 @@ fn entered(served: &Served, job: JobId, vary: impl FnOnce(&mut HostArrive)) -> R
 /// Rank 0 of two enters an allreduce.
 fn reduced(served: &Served, job: JobId, vary: impl FnOnce(&mut HostReduce)) -> Result<Link> {
     let mut message = HostReduce {
+        whole: 0,
         collective: arrival(0, 2).collective,
         rank: 0,
         reduction: Reduction::from_codes(2, 0).expect("a sum"),
@@ -508,6 +509,7 @@ pub(super) const HOARDS: &[Way] = &[
         |s, job| {
             let (member, impostor) = s.ready_beside_impostor(job, 1 << 16)?;
             let message = HostReduce {
+                whole: 0,
                 collective: arrival(0, 2).collective,
                 rank: 0,
                 reduction: Reduction::from_codes(2, 0).expect("a sum"),

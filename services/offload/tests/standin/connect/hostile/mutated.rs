@@ -36,6 +36,7 @@ fn sample(draw: &mut Rng, rank: u32) -> (Kind, Vec<u8>) {
         }
         4 => {
             let message = HostReduce {
+                whole: 0,
                 collective: call.collective,
                 rank,
                 reduction: Reduction::from_codes(2, 0).expect("a sum"),
@@ -52,6 +53,7 @@ fn sample(draw: &mut Rng, rank: u32) -> (Kind, Vec<u8>) {
         }
         _ => {
             let message = HostTree {
+                whole: 0,
                 collective: call.collective,
                 rank,
                 root: draw.u32(0..2),

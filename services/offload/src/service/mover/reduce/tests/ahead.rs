@@ -170,6 +170,7 @@ fn allreduces_ahead_of_a_late_node_keep_the_window() {
     let buffers: Vec<u64> = members.iter().map(|_| allocate(8192)).collect();
     let message = |rank: u32, turn: u32| {
         let message = HostReduce {
+            whole: 0,
             collective: Collective {
                 communicator: 0,
                 sequence: turn,

@@ -26,6 +26,7 @@ impl Job {
                 name: None,
             };
             self.enter(&HostReduce {
+                whole: 0,
                 collective: Collective {
                     communicator: 0,
                     sequence: self.calls,
@@ -170,6 +171,7 @@ fn a_result_for_nobody_fails_the_job() {
     ] {
         let mut job = Job::new(&[0, 1]);
         let message = HostReduce {
+            whole: 0,
             target,
             length: 4,
             short: vec![1; 4],

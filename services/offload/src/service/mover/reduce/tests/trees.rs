@@ -14,6 +14,7 @@ fn post(job: &mut Job, message: &HostTree) {
 
 fn entry(rank: u32, members: &[u32], is_barrier: bool) -> HostTree {
     HostTree {
+        whole: 0,
         collective: CALL,
         rank,
         root: members[0],
