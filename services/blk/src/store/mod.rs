@@ -38,6 +38,7 @@ mod units;
 pub use direct::WholeSectors;
 pub use file::FileMedium;
 pub use index::KEEP_ALL;
+pub(crate) use layout::GROUP;
 pub use layout::Shape;
 pub use medium::{Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
@@ -49,8 +50,7 @@ use crate::geometry::{Geometry, Id, Role};
 use crate::layers::Layers;
 use crate::record::{self, Half, Place};
 use blocks::Blocks;
-use index::{Slot, without_bytes};
-use layout::GROUP;
+use index::{AT_ONCE, Slot, without_bytes};
 use space::{Extent, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -268,6 +268,12 @@ pub trait Target: Send + Sync {
         Begun::Ended(Ok(None))
     }
 
+    /// Begins to tell the target that all have made durable what counts up to a generation: nothing older is necessary.
+    fn begin_release(&self, generation: u64) -> Begun {
+        let _ = generation;
+        Begun::Ended(Ok(None))
+    }
+
     /// Waits for the end of a step that this target has begun.
     ///
     /// # Errors
@@ -359,6 +365,10 @@ struct State {
     touched: Blocks,
     /// Blocks whose entries had changed when a sync failed.
     doubtful: BTreeSet<u64>,
+    /// All targets have made durable what counts up to this generation.
+    released: u64,
+    /// Blocks whose entries keep older generations until more is released, but for those of an earlier owner.
+    kept: Blocks,
 }
 
 /// A record that is to be written, and its space.
@@ -366,6 +376,14 @@ struct Record<'a> {
     extent: Extent,
     header: [u8; record::HEADER],
     data: &'a [u8],
+}
+
+/// Up to which generation a store knows at first that what counts is durable at all targets.
+fn first_released(role: Role) -> u64 {
+    match role.layout().keeps_flushed() {
+        true => 0,
+        false => AT_ONCE,
+    }
 }
 
 /// The groups of the settled index that a call has looked at, by their numbers.
@@ -503,7 +521,11 @@ impl Store {
         (looked, with): (&Looked, Company),
     ) -> Result<Option<Option<Change>>> {
         self.check(block)?;
-        let (known, is_in_change) = self.state().table.look(block);
+        let (known, is_in_change, released) = {
+            let state = self.state();
+            let (known, is_in_change) = state.table.look(block);
+            (known, is_in_change, state.released)
+        };
         let settled = match (known, looked.get(&(block / GROUP))) {
             (Some(_), _) => None,
             (None, Some(entries)) => Some(*entries),
@@ -512,19 +534,23 @@ impl Store {
         let settled_entry = settled.map(|entries| entries[nth(block)]);
         let old = known.or(settled_entry).unwrap_or_default();
         let new = match intent {
-            Intent::Prepare { slot, keep } => match old.prepare(slot, keep) {
+            Intent::Prepare { slot, keep } => match old.prepare(slot, keep, released) {
                 Some(new) => new,
                 None => return Ok(None),
             },
             Intent::Commit { generation } => {
-                old.commit(generation).ok_or_else(|| BlkError::Absent {
-                    target: self.name.clone(),
-                    block,
-                    generation,
-                })?
+                old.commit(generation, released)
+                    .ok_or_else(|| BlkError::Absent {
+                        target: self.name.clone(),
+                        block,
+                        generation,
+                    })?
             }
         };
         let has_changed = new != old;
+        if released != AT_ONCE && new.has_more() {
+            self.state().kept.insert(block);
+        }
         if has_changed && !is_in_change {
             let group = block / GROUP;
             let mut state = self.state();
@@ -730,6 +756,11 @@ impl Target for Store {
         self.sync(&self.syncing())
     }
 
+    fn begin_release(&self, generation: u64) -> Begun {
+        self.release(generation);
+        Begun::Ended(Ok(None))
+    }
+
     fn flushes_at_once(&self) -> bool {
         self.medium.syncs_at_once()
     }
@@ -758,6 +789,10 @@ impl Target for Store {
         };
         next.identity.marked(epoch, mark);
         self.store_superblock(next)?;
+        if mark == Mark::Owned {
+            // What an earlier owner had under way, this one has to decide about.
+            self.state().kept = Blocks::default();
+        }
         if matches!(mark, Mark::Wrapping(_)) {
             // Also in the other copy: the key of before opens it no more.
             let now = self.state().superblock;

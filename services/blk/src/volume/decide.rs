@@ -71,6 +71,12 @@ impl Rule {
         })
     }
 
+    /// True if what is durable at all trusted targets stays at each until that is so for something newer: a newer generation
+    /// that too few may have was not flushed.
+    fn keeps_flushed(self) -> bool {
+        self.trusted.is_some() && self.layout.keeps_flushed()
+    }
+
     /// The targets that may have what all known ones have lost. Of parts one that is not trusted any more may have one.
     fn unknown(self, known: u16) -> u16 {
         let all = self.trusted.filter(|_| self.layout.is_mirror());
@@ -122,6 +128,18 @@ impl Votes {
         self.hole |= held.kind == Kind::Hole;
     }
 
+    /// True if no flush was about it, and too few may have it. One with a torn record may have lost a flushed one, but not if
+    /// another trusted one has neither, or a second one is torn: all had it.
+    fn was_not_flushed(self, there: u16, known: u16, layout: Layout) -> bool {
+        let lacking = known & !(self.voters() | self.torn);
+        let torn = match lacking == 0 && self.torn.is_power_of_two() {
+            true => self.torn,
+            false => 0,
+        };
+        let absent = layout.all() & !there;
+        layout.is_short(absent | self.voters() | torn)
+    }
+
     fn state(self, generation: u64, lost: bool) -> BlockState {
         BlockState {
             generation,
@@ -144,7 +162,8 @@ pub(super) fn decide_block(
 ) -> BlockState {
     let layout = rule.layout;
     let deciders = rule.deciders(witnesses);
-    let known = known(of_block, witnesses, layout, &record) & deciders;
+    let there = known(of_block, witnesses, layout, &record);
+    let known = there & deciders;
     let enough = rule.is_enough(known, witnesses);
     // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
@@ -172,7 +191,8 @@ pub(super) fn decide_block(
         if !layout.is_short(votes.voters()) {
             let voters = votes.voters() & known & !newer_at;
             if let Some((newer, its_votes)) = alone
-                && !overrules((newer, its_votes), generation, voters, (witnesses, rule))
+                && (rule.keeps_flushed()
+                    || !overrules((newer, its_votes), generation, voters, (witnesses, rule)))
             {
                 return its_votes.state(newer, !its_votes.hole);
             }
@@ -185,7 +205,8 @@ pub(super) fn decide_block(
         let may_be_damage =
             rule.trusted.is_some() && known & !votes.torn == 0 && known.is_power_of_two();
         let is_nowhere = votes.voters() == 0 && rule.unknown(known) == 0 && !may_be_damage;
-        if votes.settled && !is_nowhere {
+        let is_overruled = rule.keeps_flushed() && votes.was_not_flushed(there, known, layout);
+        if votes.settled && !is_nowhere && !is_overruled {
             alone.get_or_insert((generation, votes));
         }
         if votes.settled {
@@ -195,7 +216,9 @@ pub(super) fn decide_block(
     }
     let never = known & never_written(&slots, layout) & !newer_at;
     match alone {
-        Some(newer) if overrules(newer, 0, never, (witnesses, rule)) => BlockState::default(),
+        Some(newer) if !rule.keeps_flushed() && overrules(newer, 0, never, (witnesses, rule)) => {
+            BlockState::default()
+        }
         Some((newer, votes)) => votes.state(newer, !votes.hole),
         None if enough => BlockState::default(),
         None => {

@@ -1,7 +1,7 @@
 //! What requests and commands of a volume wait for: flushes in their order, threads for groups, and the scrub.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 /// The order of flushes.
@@ -11,6 +11,10 @@ pub(super) struct Commits {
     pub(super) begun: AtomicU64,
     /// The last one that was successful. Held during each.
     pub(super) done: Mutex<u64>,
+    /// Held during each flush of all targets of those layouts whose targets keep what it is about.
+    pub(super) flushing: Mutex<()>,
+    /// Shared by the writes of such a layout. A flush of all targets begins between them.
+    pub(super) writing: RwLock<()>,
 }
 
 /// Threads for that, of all requests.
