@@ -247,9 +247,7 @@ impl Model {
     pub(crate) fn is_readable(&self, block: usize, part: Part) -> bool {
         let targets = part.healthy();
         let kept = self.blocks[block].kept;
-        // Of as many as are needed nobody else tells a record that was never flushed from a damaged one.
-        let is_told = part.trusted.count_ones() > self.shape.needed;
-        if self.keeps() && kept != 0 && targets == self.shape.all() && is_told {
+        if self.keeps() && kept != 0 && targets == self.shape.all() {
             return true;
         }
         let sure = match self.layered && self.damaged != 0 {
@@ -264,6 +262,14 @@ impl Model {
     fn keeps(&self) -> bool {
         let Shape { targets, needed } = self.shape;
         needed > 2 || (needed == 2 && targets > 3)
+    }
+
+    /// The targets whose data counts. If they are only as many as are needed, nobody else tells a record that was never flushed
+    /// from a damaged one.
+    pub(crate) fn trusts(&mut self, trusted: u16) {
+        if trusted.count_ones() <= self.shape.needed {
+            self.blocks.iter_mut().for_each(|block| block.kept = 0);
+        }
     }
 
     /// True if a target counts as complete.

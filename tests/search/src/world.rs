@@ -408,6 +408,7 @@ impl World {
         };
         let done = self.of_volume(&volume, step);
         self.trusted = trusted_by(&volume);
+        self.model.trusts(self.trusted);
         self.volume = Some(volume);
         if matches!(step, Step::Kill | Step::Term) {
             self.close();
@@ -487,6 +488,7 @@ impl World {
             Ok(volume) => {
                 let size = volume.geometry().blocks();
                 self.trusted = trusted_by(&volume);
+                self.model.trusts(self.trusted);
                 self.volume = Some(volume);
                 if size < self.size {
                     return violation("smaller", format!("{size} of {} blocks", self.size));

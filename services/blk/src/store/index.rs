@@ -370,6 +370,31 @@ mod tests {
         Entry::parse(block, bytes, |_| true)
     }
 
+    /// Of a layout whose targets wait for each other.
+    #[test]
+    fn a_flushed_generation_stays_until_all_targets_have_a_newer_one() {
+        let generations = |entry: Entry| -> Vec<u64> {
+            let slots = entry.slots.iter().flatten();
+            slots.map(|slot| slot.generation).collect()
+        };
+        let next = |entry: Entry, number: u64, released: u64| {
+            let slot = Slot::new(number, None, Kind::Zero);
+            let prepared = entry.prepare(slot, number - 1, released).unwrap();
+            prepared.commit(number, released).unwrap()
+        };
+        let second = next(entry(&[slot(1, Age::Durable)]), 2, 1);
+        let mut durable = next(second, 3, 1);
+        assert_eq!(generations(durable), [3, 2, 1], "a flush may be about 2");
+        assert_eq!(generations(next(durable, 4, 1)), [4, 3, 1]);
+        durable.change_age(Age::Fresh, Age::Durable);
+        assert_eq!(generations(durable.aged(1)), [3, 2, 1]);
+        assert_eq!(generations(durable.aged(2)), [3, 2]);
+        assert_eq!(generations(durable.aged(3)), [3]);
+        // One that nobody has told anything keeps the oldest one.
+        assert_eq!(generations(durable.aged(0)), [3, 2, 1]);
+        assert!(durable.aged(2).has_more() && !durable.aged(3).has_more());
+    }
+
     #[test]
     fn an_entry_comes_back_for_its_own_block() {
         for slots in [

@@ -214,13 +214,15 @@ pub(super) fn decide_block(
             newer_at |= votes.voters() | votes.torn;
         }
     }
-    let never = known & never_written(&slots, layout) & !newer_at;
+    let never = never_written(&slots, layout);
+    let says_nothing = enough && !(rule.keeps_flushed() && layout.is_short(never & there));
+    let never = known & never & !newer_at;
     match alone {
         Some(newer) if !rule.keeps_flushed() && overrules(newer, 0, never, (witnesses, rule)) => {
             BlockState::default()
         }
         Some((newer, votes)) => votes.state(newer, !votes.hole),
-        None if enough => BlockState::default(),
+        None if says_nothing => BlockState::default(),
         None => {
             let (generation, votes) = newest.unwrap_or_default();
             votes.state(generation, true)
@@ -606,5 +608,44 @@ mod tests {
             &["2S", "1S", "1S", "1S", "1S", "1S"],
             (1, 0b111110, false),
         );
+    }
+
+    /// Power was lost during a flush: what was flushed before is still everywhere.
+    #[test]
+    fn a_generation_that_was_flushed_in_part_does_not_hide_the_one_before() {
+        let check = |trusted, targets: [&str; 6], expect| {
+            let rule = Rule {
+                layout: "4+2".parse().unwrap(),
+                trusted: Some(trusted),
+            };
+            check_by(rule, &targets, expect);
+        };
+        let [all, four] = [0b11_1111, 0b00_1111];
+        let (both, torn) = ("2S 1S", "2T 1S");
+        check(all, [both, both, both, "1S", "1S", "1S"], (1, all, false));
+        check(all, [both, torn, torn, "1S", "1S", "1S"], (1, all, false));
+        check(all, [both, both, both, torn, torn, torn], (1, all, false));
+        check(
+            all,
+            [both, both, both, both, "1S", "1S"],
+            (2, 0b1111, false),
+        );
+        // What the absent one has may be the fourth part.
+        let lost = (2, 0b111, true);
+        check(all, [both, both, both, "1S", "1S", "absent"], lost);
+        // One record is damaged, or was never there.
+        check(
+            all,
+            [both, both, both, both, both, torn],
+            (2, 0b1_1111, false),
+        );
+        check(four, [both, both, both, torn, "", ""], lost);
+        check(four, [both, both, both, "1S", "", ""], (1, 0b1111, false));
+        // A first write.
+        let first = "1S 0S";
+        check(all, [first, first, first, "", "", ""], (0, 0, false));
+        // No loss of power leaves this.
+        check(all, ["1S", "1S", "1S", "", "", ""], (1, 0b111, true));
+        check(all, ["2S", "2S", "2S", "1S", "1S", "1S"], lost);
     }
 }

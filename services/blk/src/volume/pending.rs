@@ -310,6 +310,30 @@ mod tests {
         assert!(pending.begin().due.is_empty() && pending.parts(4, 9).is_none());
     }
 
+    /// Targets have space for one generation beside that of the flush and the one that was flushed before.
+    #[test]
+    fn the_second_write_of_a_block_during_a_flush_of_all_targets_waits_for_its_end() {
+        let pending = Pending::new("4+2".parse().unwrap(), 1 << 16);
+        pending.wrote(4, 9, 0b11_1111, parts(9));
+        assert!(!pending.waits_for_flush(4));
+        let batch = pending.cover();
+        assert!(!pending.waits_for_flush(4), "the first one keeps 9");
+        pending.wrote(4, 10, 0b11_1111, parts(10));
+        assert!(pending.waits_for_flush(4) && !pending.waits_for_flush(5));
+        assert!(pending.done(batch, 0b11_1111, 0b11_1111).is_empty());
+        pending.uncover();
+        assert!(!pending.waits_for_flush(4));
+        // Groups that stay in change until then are few.
+        for group in 0..600 {
+            pending.wrote(group * GROUP, 11, 0b11_1111, parts(11));
+            pending.wrote(group * GROUP + 1, 11, 0b11_1111, parts(11));
+        }
+        assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
+        let batch = pending.begin();
+        pending.done(batch, 0b11_1111, 0b11_1111);
+        assert_eq!(pending.state().groups, 0);
+    }
+
     #[test]
     fn a_flush_ends_nothing_that_was_written_after_it_began() {
         let pending = Pending::new(Layout::HALVES, 1 << 16);
