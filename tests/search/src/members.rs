@@ -140,7 +140,7 @@ impl World {
         match result {
             Err(error)
                 if !self.is_killed()
-                    && part.sound().count_ones() >= self.counts().needed
+                    && self.acknowledging(part).count_ones() >= self.counts().needed
                     && part.faulty == 0 =>
             {
                 violation("no scrub", error.to_string())

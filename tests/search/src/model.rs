@@ -272,6 +272,11 @@ impl Model {
         }
     }
 
+    /// Those of these targets that count as complete.
+    pub(crate) fn whole(&self, targets: u16) -> u16 {
+        self.whole & targets
+    }
+
     /// True if a target counts as complete.
     pub(crate) fn is_whole(&self, target: u8) -> bool {
         self.whole & 1 << target != 0
@@ -480,6 +485,10 @@ impl Model {
                 if !shape.are_enough(block.holders, trusted) {
                     block.undecided = true;
                     block.values = block.since.clone();
+                    // Nobody else tells whether its record was flushed: it may be an error.
+                    if trusted.count_ones() <= shape.needed {
+                        block.holders = shape.of(|_| true);
+                    }
                 }
             }
         }

@@ -521,6 +521,14 @@ impl World {
         self.setting.layout == Layout::HALVES || decide != 0
     }
 
+    /// The targets that can acknowledge a request.
+    pub(crate) fn acknowledging(&self, part: Part) -> u16 {
+        match self.setting.layout == Layout::HALVES {
+            true => part.sound(),
+            false => self.model.whole(part.sound()),
+        }
+    }
+
     /// A request has failed: an error if it must not, or not yet.
     pub(crate) fn refused(
         &self,
@@ -542,7 +550,12 @@ impl World {
         {
             return violation("no wait", format!("it fails at once: {error}"));
         }
-        if readable && self.decide(part) && part.sound().count_ones() >= self.counts().needed {
+        // What was acknowledged by others is not given up for one that has returned and lacks some of it.
+        let sound = match error {
+            BlkError::TooFewTargets { .. } => self.acknowledging(part),
+            _ => part.sound(),
+        };
+        if readable && self.decide(part) && sound.count_ones() >= self.counts().needed {
             return violation("refused", error.to_string());
         }
         Ok(())

@@ -81,7 +81,11 @@ fn run(world: &World, search: &Search) -> Result<()> {
     for one in search.runs {
         rows.push(run_one(world, search, one, &dir.join("layout.json"))?);
     }
-    let sum = |name: &str| rows.iter().filter_map(|row| row[name].as_u64()).sum::<u64>();
+    let sum = |name: &str| {
+        rows.iter()
+            .filter_map(|row| row[name].as_u64())
+            .sum::<u64>()
+    };
     let [states, sequences, violations] = ["states", "sequences", "violations"].map(sum);
     ensure!(sequences > 100_000, "{sequences} sequences");
     let report = serde_json::json!({

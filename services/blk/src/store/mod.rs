@@ -30,6 +30,7 @@ mod look;
 mod medium;
 mod open;
 mod space;
+mod step;
 mod superblock;
 mod sync;
 mod table;
@@ -41,6 +42,7 @@ pub use index::KEEP_ALL;
 pub(crate) use layout::GROUP;
 pub use layout::Shape;
 pub use medium::{Medium, MemoryMedium};
+pub use step::{Begun, Step};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
 pub use superblock::{Identity, Mark, Members, Standing, Trusted};
 
@@ -107,74 +109,6 @@ pub(crate) const RANGES_MAX: usize = 1 << 14;
 
 /// Most generations of a part, beside those of the last groups.
 pub(crate) const PART_MAX: usize = 1 << 14;
-
-/// A call of a target that may still be under way when the next one begins.
-#[derive(Debug, Clone, Copy)]
-pub enum Step<'a> {
-    /// [`Target::prepare`].
-    Prepare {
-        /// The block.
-        block: u64,
-        /// Its part.
-        half: &'a Half,
-        /// The generation that stays beside it, or [`KEEP_ALL`].
-        keep: u64,
-    },
-    /// [`Target::commit`].
-    Commit {
-        /// The block.
-        block: u64,
-        /// The generation.
-        generation: u64,
-    },
-    /// [`Target::fetch`].
-    Fetch {
-        /// The block.
-        block: u64,
-        /// The generation.
-        generation: u64,
-    },
-}
-
-impl Step<'_> {
-    /// Its block and generation.
-    pub(crate) fn of(&self) -> (u64, u64) {
-        match *self {
-            Self::Prepare { block, half, .. } => (block, half.generation),
-            Self::Commit { block, generation } | Self::Fetch { block, generation } => {
-                (block, generation)
-            }
-        }
-    }
-
-    /// Bytes of half blocks that travel with it, or with its answer.
-    pub(crate) fn bytes(&self, fetched: usize) -> usize {
-        match self {
-            Self::Prepare { half, .. } => half.data.len(),
-            Self::Commit { .. } => 0,
-            Self::Fetch { .. } => fetched,
-        }
-    }
-}
-
-/// A step that has begun.
-#[derive(Debug)]
-#[must_use = "its end is unknown until it is given to finish"]
-pub enum Begun {
-    /// It has ended. A fetch has a half block.
-    Ended(Result<Option<Half>>),
-    /// It is under way.
-    Sent {
-        /// Number of the call on its connection.
-        call: u64,
-        /// Number of the step in its call.
-        nth: usize,
-        /// The block.
-        block: u64,
-        /// The generation.
-        generation: u64,
-    },
-}
 
 /// One of the three places of a volume. Calls for the same block must not overlap; others may.
 pub trait Target: Send + Sync {
