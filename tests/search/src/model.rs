@@ -247,7 +247,7 @@ impl Model {
     pub(crate) fn is_readable(&self, block: usize, part: Part) -> bool {
         let targets = part.healthy();
         let kept = self.blocks[block].kept;
-        if self.keeps() && kept != 0 && targets == self.shape.all() {
+        if self.keeps() && kept != 0 && self.damaged == 0 && targets == self.shape.all() {
             return true;
         }
         let sure = match self.layered && self.damaged != 0 {

@@ -256,6 +256,12 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 012345; write 0; flush; write 0; kill-at *; flush; machine any 11; open 012345; read",
     ),
     of(
+        "3+2",
+        "zeros are read where two targets have dropped what was flushed, beside a newer value that counts as lost",
+        "open 0124; write 1; write 0; flush; write 1; kill; power 04 none; open 0124; power 04 none; write 1; term; \
+         open 01234; read",
+    ),
+    of(
         "4+2",
         "records that never reached the disks of some targets hide a block that was never written",
         "open 012345; write 0; machine any 68; open 012345; read",

@@ -211,6 +211,10 @@ impl Entry {
 
     /// The entry without what is older than its newest durable generation, among those up to `released`.
     pub(super) fn aged(&self, released: u64) -> Self {
+        if released != AT_ONCE && self.slots.iter().flatten().any(|slot| !slot.settled) {
+            // Of a lost block nothing is known to count. Others are settled soon.
+            return *self;
+        }
         let oldest = self.durable(released).map_or(0, |slot| slot.generation);
         let slots = self.slots.into_iter().flatten();
         Self::of(slots.filter(|slot| slot.generation >= oldest), self.damaged)

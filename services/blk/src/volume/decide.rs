@@ -215,7 +215,8 @@ pub(super) fn decide_block(
         }
     }
     let never = never_written(&slots, layout);
-    let says_nothing = enough && !(rule.keeps_flushed() && layout.is_short(never & there));
+    // Each has the origin beside a first write, until something was flushed at all of them.
+    let says_nothing = enough && !(rule.keeps_flushed() && known & !never != 0);
     let never = known & never & !newer_at;
     match alone {
         Some(newer) if !rule.keeps_flushed() && overrules(newer, 0, never, (witnesses, rule)) => {
