@@ -185,7 +185,13 @@ pub(super) fn decide_block(
             votes.add(held, *role, record(held, *role));
         }
         if (votes.voters() | votes.torn) & deciders == 0 {
-            // What those without a voice have, and no other one, was decided against.
+            // What those without a voice have, and no other one, was decided against: unless absent ones may have the rest.
+            let absent = rule.trusted.unwrap_or(0) & !there;
+            let may_be_whole = absent != 0 && !layout.is_short(absent | votes.voters());
+            let is_short = layout.is_short(votes.voters());
+            if rule.keeps_flushed() && votes.settled && is_short && may_be_whole {
+                alone.get_or_insert((generation, votes));
+            }
             continue;
         }
         if !layout.is_short(votes.voters()) {
@@ -642,6 +648,17 @@ mod tests {
         );
         check(four, [both, both, both, torn, "", ""], lost);
         check(four, [both, both, both, "1S", "", ""], (1, 0b1111, false));
+        // Those that have it have no voice, and the absent one has one.
+        check(
+            four,
+            ["", "", "absent", "absent", "2S 0S", "2S 0S"],
+            (2, 0b11_0000, true),
+        );
+        check(
+            four,
+            ["1S", "1S", "1S", "1S", "2S", "2S"],
+            (1, 0b1111, false),
+        );
         // A first write.
         let first = "1S 0S";
         check(all, [first, first, first, "", "", ""], (0, 0, false));
