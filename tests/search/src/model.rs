@@ -300,6 +300,10 @@ impl Model {
             block.due = false;
             block.undecided = false;
             block.covered = Sets::NONE;
+            if part.healthy() != shape.all() {
+                // Without one it may count as lost, and those that return get to know that.
+                block.kept = 0;
+            }
             if block.partial && part.healthy() != shape.all() {
                 block.holders = block.holders.or(shape.enough_of(part.used));
             }
