@@ -55,7 +55,7 @@ pub mod volume;
 pub use disk::Disk;
 pub use encryption::KeyFile;
 pub use error::{BlkError, Result};
-pub use geometry::{Geometry, Id, Layout, Role};
+pub use geometry::{Geometry, Id, Layout, Role, TARGETS_MAX};
 pub use layers::Layers;
 pub use store::{Store, Target};
 pub use volume::Volume;

@@ -57,6 +57,12 @@ impl Layout {
         self.data == 1
     }
 
+    /// True if a target keeps a flushed generation until it is told that all have made a newer one durable. Of two halves and
+    /// of copies the others tell: those that have the newer one, or those that do not, are enough.
+    pub(crate) const fn keeps_flushed(self) -> bool {
+        self.needed() > 2 || (self.needed() == 2 && self.spare() > 1)
+    }
+
     /// The numbers of its parts, as on a medium.
     pub(crate) const fn numbers(self) -> [u8; 2] {
         [self.data, self.parity]

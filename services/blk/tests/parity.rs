@@ -1,8 +1,10 @@
 //! The parts of each layout against Debian's `libisal2`: the same parity bytes, and its own restoring of each loss.
 
 use libloading::{Library, Symbol};
-use xgvmi_blk::Layout;
+use std::sync::Arc;
 use xgvmi_blk::block::{Kind, encode, restore};
+use xgvmi_blk::store::NewTarget;
+use xgvmi_blk::{Geometry, Id, Layout, Role, Store, Target, Volume};
 
 type Matrix = unsafe extern "C" fn(*mut u8, i32, i32);
 type Tables = unsafe extern "C" fn(i32, i32, *const u8, *mut u8);
@@ -123,4 +125,47 @@ fn each_loss_is_restored() {
         }
     }
     assert!(losses > 1500, "{losses}");
+}
+
+/// What a volume's targets have on disk: parities of the parts of data beside them.
+#[test]
+fn parities_on_disk_are_those_of_libisal() {
+    let isal = Isal::load();
+    for text in ["3+2", "4+2", "8+3"] {
+        let layout: Layout = text.parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = |role: Role| dir.path().join(role.to_string());
+        let geometry = Geometry::of_size(4096, 64 << 10).unwrap();
+        let create = |role| -> Arc<dyn Target> {
+            let new = NewTarget {
+                geometry,
+                role,
+                volume: Id([7; 16]),
+                complete: true,
+            };
+            Arc::new(Store::create_file(&path(role), new, None).unwrap())
+        };
+        let volume = Volume::open(layout.roles().map(create).collect()).unwrap();
+        let bytes = noise(64 << 10, 9);
+        volume.write(0, &bytes).unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        let open = |role| Store::open_file(&path(role), None).unwrap();
+        let stores: Vec<Store> = layout.roles().map(open).collect();
+        for block in 0..16u64 {
+            let part = |store: &Store| {
+                let held = store.part(block..block + 1).unwrap().held;
+                let newest = held.iter().map(|held| held.generation).max().unwrap();
+                store.fetch(block, newest).unwrap().data
+            };
+            let parts: Vec<Vec<u8>> = stores.iter().map(|store| part(store).to_vec()).collect();
+            let mut data = parts[..layout.needed()].to_vec();
+            let at = usize::try_from(block).unwrap() * 4096;
+            assert_eq!(data.concat(), bytes[at..at + 4096], "{layout}");
+            let length = data[0].len();
+            data.iter_mut().for_each(|part| part.resize(length, 0));
+            let stock = isal.parities(&data, layout.spare());
+            assert!(parts[layout.needed()..] == stock, "{layout} block {block}");
+        }
+    }
 }

@@ -34,8 +34,8 @@ impl Dice {
         u8::try_from(random(&mut self.0) % u64::from(end)).unwrap_or(0)
     }
 
-    fn mask(&mut self) -> u8 {
-        1 + self.below(7)
+    fn mask(&mut self) -> u16 {
+        1 + u16::from(self.below(7))
     }
 
     fn opening(&mut self) -> Step {
@@ -169,17 +169,23 @@ pub fn sequence(seed: u64, layout: Layout) -> (Setting, Vec<Step>) {
     steps.extend([Step::Kill, Step::Open(0b111), Step::Read]);
     if layout != Layout::HALVES {
         let first = dice.below(setting.counts().targets);
+        let is_wide = setting.counts().targets > 3 && has(12);
         for step in &mut steps {
-            *step = of_others(*step, setting.counts(), first);
+            *step = of_others(*step, setting.counts(), first, is_wide);
         }
     }
     (setting, steps)
 }
 
-/// A step on three targets as one on others, which begin with this one.
-fn of_others(step: Step, counts: Shape, first: u8) -> Step {
+/// A step on three targets as one on others, which begin with this one. A wide one is about all, each of the three stands for
+/// a third of them.
+fn of_others(step: Step, counts: Shape, first: u8, is_wide: bool) -> Step {
     let one = |target: u8| (target + first) % counts.targets;
-    let mask = |mask: u8| crate::step::targets(mask).fold(0, |all, target| all | 1 << one(target));
+    let last = if is_wide { counts.targets } else { 3 };
+    let mask = |mask: u16| {
+        let thirds = (0..last).filter(|target| mask & 1 << (target % 3) != 0);
+        thirds.fold(0, |all, target| all | 1 << one(target))
+    };
     match step {
         // An opening has all others.
         Step::Open(with) => {

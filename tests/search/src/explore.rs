@@ -28,7 +28,7 @@ type Move = Vec<Step>;
 struct Row(Vec<Move>);
 
 /// All targets, and all but one.
-fn openings(counts: Shape) -> Vec<u8> {
+fn openings(counts: Shape) -> Vec<u16> {
     let all = counts.all();
     let but_one = (0..counts.targets).rev().map(|target| all & !(1 << target));
     std::iter::once(all).chain(but_one).collect()
@@ -55,8 +55,14 @@ fn whole_steps(counts: Shape) -> Vec<Step> {
     let each = (0..counts.targets).map(|target| 1 << target);
     steps.push(Step::Restart(counts.all()));
     steps.extend(each.map(Step::Restart));
-    let few = (1..counts.all()).filter(|mask: &u8| mask.count_ones() < 3);
+    // Of many targets one, or each second one.
+    let most = if counts.targets > 5 { 2 } else { 3 };
+    let few = (1..counts.all()).filter(|mask: &u16| mask.count_ones() < most);
     steps.extend(few.map(|mask| Step::Power(mask, Keep::None)));
+    if counts.targets > 3 {
+        let halves = [0x5555, 0xaaaa].map(|half| Step::Power(half & counts.all(), Keep::None));
+        steps.extend(halves);
+    }
     steps
 }
 

@@ -74,11 +74,7 @@ fn options() -> Result<Option<Options>> {
             Long("steps") => options.steps = Some(words.value()?.string()?),
             Long("blocks") => options.blocks = words.value()?.parse::<u8>()?.clamp(1, 3),
             Long("layout") => {
-                let layout: Layout = words.value()?.parse_with(str::parse)?;
-                if layout.targets() > 5 {
-                    bail!("layout {layout}: the search has five targets at most");
-                }
-                options.layout = layout;
+                options.layout = words.value()?.parse_with(str::parse)?;
             }
             Long("elsewhere") => options.elsewhere = true,
             Long("settles") => options.settles = true,

@@ -4,9 +4,12 @@ use crate::disk::{Disk, Fuse};
 use crate::model::Part;
 use crate::node::Node;
 use crate::world::{Outcome, World, violation};
-use xgvmi_blk::{Volume, operate};
+use xgvmi_blk::{TARGETS_MAX, Volume, operate};
 
-const NEW_NAMES: [&str; 5] = ["new 0", "new 1", "new 2", "new 3", "new 4"];
+const NEW_NAMES: [&str; TARGETS_MAX] = [
+    "new 0", "new 1", "new 2", "new 3", "new 4", "new 5", "new 6", "new 7", "new 8", "new 9",
+    "new a",
+];
 
 impl World {
     pub(crate) fn attach(&mut self, volume: &Volume, target: u8) -> Outcome {
@@ -137,7 +140,7 @@ impl World {
         match result {
             Err(error)
                 if !self.is_killed()
-                    && part.sound().count_ones() >= self.counts().needed
+                    && self.acknowledging(part).count_ones() >= self.counts().needed
                     && part.faulty == 0 =>
             {
                 violation("no scrub", error.to_string())

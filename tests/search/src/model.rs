@@ -9,6 +9,9 @@
 //!   the last flush. After a request that failed, it is the old or the new one.
 //! - A value that was read stays, unless a loss of power takes writes of the page cache away that no flush has covered.
 
+use crate::disk::Keep;
+use xgvmi_blk::TARGETS_MAX;
+
 /// A block's two sectors.
 pub(crate) type Value = [u32; 2];
 
@@ -21,30 +24,39 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// All targets.
-    pub(crate) fn all(self) -> u8 {
+    pub(crate) fn all(self) -> u16 {
         (1 << self.targets) - 1
     }
 
+    /// What one target keeps of a loss of power. Of many each has another part.
+    pub(crate) fn keep_at(self, target: u8, keep: Keep) -> Keep {
+        match keep {
+            _ if self.targets <= 3 => keep,
+            Keep::First(count) => Keep::First((count + 5 * target) % 12),
+            Keep::Any(choice) => Keep::Any(choice.wrapping_add(29 * target)),
+            keep => keep,
+        }
+    }
+
     /// All sets with enough of `targets`.
-    fn enough_of(self, targets: u8) -> Sets {
+    fn enough_of(self, targets: u16) -> Sets {
         self.of(|set| (set & targets).count_ones() >= self.needed)
     }
 
     /// All sets that fulfil a condition.
-    fn of(self, wanted: impl Fn(u8) -> bool) -> Sets {
-        let sets = (0..=self.all()).filter(|set| wanted(*set));
-        Sets(sets.fold(0, |sets, set| sets | 1 << set))
+    fn of(self, wanted: impl Fn(u16) -> bool) -> Sets {
+        Sets::of((0..=self.all()).filter(|set| wanted(*set)))
     }
 
     /// Those that fulfil a condition, or all sets that do if none of these does.
-    fn only(self, sets: Sets, wanted: impl Fn(u8) -> bool) -> Sets {
+    fn only(self, sets: Sets, wanted: impl Fn(u16) -> bool) -> Sets {
         let all = self.of(wanted);
-        let both = Sets(sets.0 & all.0);
-        if both.0 == 0 { all } else { both }
+        let both = sets.and(all);
+        if both == Sets::NONE { all } else { both }
     }
 
     /// True if enough of `targets` hold the block, whichever set it is.
-    fn are_enough(self, sets: Sets, targets: u8) -> bool {
+    fn are_enough(self, sets: Sets, targets: u16) -> bool {
         sets.iter()
             .all(|set| (set & targets).count_ones() >= self.needed)
     }
@@ -52,21 +64,42 @@ impl Shape {
 
 /// Sets of targets as bits, each set again a bit: which sets are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Sets(u32);
+pub(crate) struct Sets([u64; WORDS]);
+
+/// Words with a bit for each set of as many targets as a volume has at most.
+const WORDS: usize = (1 << TARGETS_MAX) / 64;
 
 impl Sets {
-    const NONE: Self = Self(0);
+    const NONE: Self = Self([0; WORDS]);
 
-    fn iter(self) -> impl Iterator<Item = u8> {
-        (0..32u8).filter(move |set| self.0 & 1 << set != 0)
+    fn iter(self) -> impl Iterator<Item = u16> {
+        let words = (0u16..).step_by(64).zip(self.0);
+        words
+            .filter(|(_, word)| *word != 0)
+            .flat_map(|(first, word)| {
+                let bits = (0..64).filter(move |bit| word >> bit & 1 != 0);
+                bits.map(move |bit| first + bit)
+            })
     }
 
-    fn map(self, change: impl Fn(u8) -> u8) -> Self {
-        Self(self.iter().fold(0, |sets, set| sets | 1 << change(set)))
+    fn of(sets: impl Iterator<Item = u16>) -> Self {
+        let mut all = Self::NONE;
+        for set in sets {
+            all.0[usize::from(set) / 64] |= 1 << (set % 64);
+        }
+        all
+    }
+
+    fn map(self, change: impl Fn(u16) -> u16) -> Self {
+        Self::of(self.iter().map(change))
     }
 
     fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        Self(std::array::from_fn(|nth| self.0[nth] | other.0[nth]))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(std::array::from_fn(|nth| self.0[nth] & other.0[nth]))
     }
 }
 
@@ -79,13 +112,13 @@ struct Block {
     /// Targets that may hold the newest value.
     holders: Sets,
     /// Targets that have written it since their last sync.
-    dirty: u8,
+    dirty: u16,
     /// Targets whose sync failed with it: what they hold can be in the page cache only.
-    suspect: u8,
+    suspect: u16,
     /// Targets that were damaged since: a rebuild does not look at what they hold.
-    rotten: u8,
+    rotten: u16,
     /// Damaged targets over which a write has gone that no sync has covered: a loss of power brings the damage back.
-    healed: u8,
+    healed: u16,
     /// A write was acknowledged since the volume was opened.
     written: bool,
     /// The next flush covers it.
@@ -95,9 +128,11 @@ struct Block {
     /// A write was cut off: two targets may have its value, and no one has looked since.
     partial: bool,
     /// Targets that a read may have given the value, and that have not made that durable since.
-    repaired: u8,
+    repaired: u16,
     /// Targets that may hold the value without these repairs.
     before: Sets,
+    /// Targets that took part in the last flush and were not damaged since: until the next one they keep what it was about.
+    kept: u16,
     /// Pairs of targets that may have made the value durable before the next flush: the volume also flushes by itself.
     covered: Sets,
 }
@@ -115,20 +150,20 @@ pub(crate) enum End {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     /// Those in use.
-    pub(crate) used: u8,
+    pub(crate) used: u16,
     /// Those that have failed meanwhile, or are full.
-    pub(crate) faulty: u8,
+    pub(crate) faulty: u16,
     /// Those whose data counted when it began.
-    pub(crate) trusted: u8,
+    pub(crate) trusted: u16,
 }
 
 impl Part {
     /// Those that a request can rely on.
-    pub(crate) fn sound(self) -> u8 {
+    pub(crate) fn sound(self) -> u16 {
         self.healthy() & self.trusted
     }
 
-    pub(crate) fn healthy(self) -> u8 {
+    pub(crate) fn healthy(self) -> u16 {
         self.used & !self.faulty
     }
 }
@@ -144,22 +179,22 @@ pub(crate) struct Model {
     /// There may be layers.
     layered: bool,
     /// Targets that were damaged.
-    damaged: u8,
+    damaged: u16,
     /// Names of the snapshots that were answered.
     snapshots: Vec<String>,
     /// Names of snapshots whose deletion was answered.
     deleted: Vec<String>,
     /// Targets that count as complete.
-    whole: u8,
+    whole: u16,
     /// An opening was killed or has failed: until the next one its targets may be ahead of those of another.
     cut: bool,
     /// Targets that were in use since the volume was opened.
-    seen: u8,
+    seen: u16,
 }
 
 impl Block {
     /// A target may lose what a read has given it.
-    fn repair_lost(&mut self, target: u8) {
+    fn repair_lost(&mut self, target: u16) {
         if self.repaired & target != 0 {
             self.holders = self.holders.or(self.before);
         }
@@ -191,6 +226,7 @@ impl Model {
             partial: false,
             repaired: 0,
             before: Sets::NONE,
+            kept: shape.all(),
             covered: Sets::NONE,
         };
         Self {
@@ -208,7 +244,12 @@ impl Model {
     }
 
     /// True if a block is bound to be readable with these targets.
-    pub(crate) fn is_readable(&self, block: usize, targets: u8) -> bool {
+    pub(crate) fn is_readable(&self, block: usize, part: Part) -> bool {
+        let targets = part.healthy();
+        let kept = self.blocks[block].kept;
+        if self.keeps() && kept != 0 && self.damaged == 0 && targets == self.shape.all() {
+            return true;
+        }
         let sure = match self.layered && self.damaged != 0 {
             // It does not know what an empty layer does not have, and neither does a new one.
             true => targets & self.whole & !self.damaged,
@@ -217,13 +258,32 @@ impl Model {
         self.shape.are_enough(self.blocks[block].holders, sure)
     }
 
+    /// True if a loss of power during a flush leaves what was flushed before, however far it came.
+    fn keeps(&self) -> bool {
+        let Shape { targets, needed } = self.shape;
+        needed > 2 || (needed == 2 && targets > 3)
+    }
+
+    /// The targets whose data counts. If they are only as many as are needed, nobody else tells a record that was never flushed
+    /// from a damaged one.
+    pub(crate) fn trusts(&mut self, trusted: u16) {
+        if trusted.count_ones() <= self.shape.needed {
+            self.blocks.iter_mut().for_each(|block| block.kept = 0);
+        }
+    }
+
+    /// Those of these targets that count as complete.
+    pub(crate) fn whole(&self, targets: u16) -> u16 {
+        self.whole & targets
+    }
+
     /// True if a target counts as complete.
     pub(crate) fn is_whole(&self, target: u8) -> bool {
         self.whole & 1 << target != 0
     }
 
     /// True if a volume is bound to open with these targets.
-    pub(crate) fn opens(&self, targets: u8) -> bool {
+    pub(crate) fn opens(&self, targets: u16) -> bool {
         // Of others one that is absent may have gone on alone.
         let votes = self.shape.targets == 3 && self.shape.needed == 2;
         targets == self.shape.all() || (votes && (targets & self.whole).count_ones() >= 2)
@@ -233,13 +293,22 @@ impl Model {
     /// meanwhile, the third one may not have it.
     pub(crate) fn opened(&mut self, part: Part) {
         let shape = self.shape;
+        let keeps = self.keeps();
         self.cut &= part.healthy() != shape.all();
         self.seen = part.used;
         for block in &mut self.blocks {
             block.written = false;
             block.due = false;
             block.undecided = false;
+            if keeps && !shape.are_enough(block.holders, part.healthy()) {
+                // Too few are there. What no flush has covered it may decide against, for those that were absent as well.
+                block.values = block.since.clone();
+            }
             block.covered = Sets::NONE;
+            if part.healthy() != shape.all() {
+                // Without one it may count as lost, and those that return get to know that.
+                block.kept = 0;
+            }
             if block.partial && part.healthy() != shape.all() {
                 block.holders = block.holders.or(shape.enough_of(part.used));
             }
@@ -308,6 +377,7 @@ impl Model {
 
     /// A snapshot begins.
     pub(crate) fn layered(&mut self) {
+        self.blocks.iter_mut().for_each(|block| block.kept = 0);
         self.layered = true;
     }
 
@@ -339,6 +409,7 @@ impl Model {
             _ => moved,
         };
         for block in &mut self.blocks {
+            block.kept = 0;
             block.holders = block.holders.or(moved);
         }
     }
@@ -376,16 +447,20 @@ impl Model {
             // Two of those that were flushed have it, whoever had it before.
             let sound = part.used & !block.suspect;
             if !shape.are_enough(block.holders, sound) {
-                let kept = block.holders.0 & shape.enough_of(sound).0;
-                block.holders = Sets(kept).or(shape.enough_of(part.used)).or(block.covered);
+                let kept = block.holders.and(shape.enough_of(sound));
+                block.holders = kept.or(shape.enough_of(part.used)).or(block.covered);
                 block.suspect = 0;
             }
             block.covered = Sets::NONE;
+            block.kept = part.sound();
+            if block.kept.count_ones() < shape.needed {
+                block.kept = 0;
+            }
         }
     }
 
     /// These targets have made durable what they held, in one step that was no flush.
-    pub(crate) fn synced(&mut self, targets: u8) {
+    pub(crate) fn synced(&mut self, targets: u16) {
         let shape = self.shape;
         for block in self.blocks.iter_mut().filter(|block| block.due) {
             block.covered = block.covered.or(shape.enough_of(targets));
@@ -393,9 +468,10 @@ impl Model {
     }
 
     /// The sync of a target has failed: what it had not made durable does not count any more.
-    pub(crate) fn sync_failed(&mut self, target: u8) {
+    pub(crate) fn sync_failed(&mut self, target: u16) {
         for block in &mut self.blocks {
             block.repair_lost(target);
+            block.kept = 0;
             if block.dirty & target != 0 {
                 block.suspect |= target;
                 block.holders = block.holders.or(block.holders.map(|set| set & !target));
@@ -404,7 +480,7 @@ impl Model {
     }
 
     /// A target has lost power, and with it what was not flushed.
-    pub(crate) fn lost_power(&mut self, target: u8, trusted: u8) {
+    pub(crate) fn lost_power(&mut self, target: u16, trusted: u16) {
         let shape = self.shape;
         for block in &mut self.blocks {
             block.repair_lost(target);
@@ -418,17 +494,22 @@ impl Model {
                 if !shape.are_enough(block.holders, trusted) {
                     block.undecided = true;
                     block.values = block.since.clone();
+                    // Nobody else tells whether its record was flushed: it may be an error.
+                    if trusted.count_ones() <= shape.needed {
+                        block.holders = shape.of(|_| true);
+                    }
                 }
             }
         }
     }
 
     /// A target has lost bytes that were flushed. Those that were not may be lost as by a loss of power.
-    pub(crate) fn damaged(&mut self, target: u8, trusted: u8) {
+    pub(crate) fn damaged(&mut self, target: u16, trusted: u16) {
         let shape = self.shape;
         self.damaged |= target;
         self.lost_power(target, trusted);
         for block in &mut self.blocks {
+            block.kept = 0;
             block.rotten |= target;
             if block.partial {
                 block.holders = block.holders.or(shape.enough_of(shape.all()));
@@ -438,7 +519,7 @@ impl Model {
     }
 
     /// A target begins to return: it does not count as complete until it has been rebuilt.
-    pub(crate) fn returns(&mut self, target: u8) {
+    pub(crate) fn returns(&mut self, target: u16) {
         self.whole &= !target;
         self.seen |= target;
         // What it had not made durable when it left does not count before that either.
@@ -451,7 +532,7 @@ impl Model {
     }
 
     /// A new target has taken the place of another. It may have what waits for a flush.
-    pub(crate) fn replaced(&mut self, target: u8) {
+    pub(crate) fn replaced(&mut self, target: u16) {
         self.doubted(target);
         for block in &mut self.blocks {
             let without = block.holders.map(|set| set & !target);
@@ -465,10 +546,11 @@ impl Model {
     }
 
     /// A replacement of this target has failed: others may believe that another one has its place.
-    pub(crate) fn doubted(&mut self, target: u8) {
+    pub(crate) fn doubted(&mut self, target: u16) {
         self.whole &= !target;
         for block in &mut self.blocks {
             block.repair_lost(target);
+            block.kept = 0;
             block.holders = block.holders.or(block.holders.map(|set| set & !target));
         }
     }

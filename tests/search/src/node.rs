@@ -185,6 +185,13 @@ impl Target for Link {
         self.store()?.flush()
     }
 
+    fn begin_release(&self, generation: u64) -> Begun {
+        match self.store() {
+            Ok(store) => store.begin_release(generation),
+            Err(error) => Begun::Ended(Err(error)),
+        }
+    }
+
     fn flushes_at_once(&self) -> bool {
         true
     }

@@ -239,6 +239,33 @@ pub const REGRESSIONS: &[Regression] = &[
         "zeros are read for a flushed block whose record is damaged at the only copy that decides",
         "open 01; power 1 none; write 0; flush; machine none; damage 0 3 cut; open 01; read",
     ),
+    of(
+        "4+2",
+        "a loss of power while all targets are flushed leaves too few parts of each generation of a flushed block",
+        "open 012345; write 0; flush; write 0; kill-at 3; flush; kill-at *; open 012345; machine none; open 012345; read",
+    ),
+    of(
+        "8+3",
+        "a loss of power in the second flush of a block leaves too few parts of what the first one was about",
+        "open 0123456789a; write 0; flush; write 0; write 0; kill-at 5; flush; kill-at *; open 0123456789a; \
+         machine none; open 0123456789a; read",
+    ),
+    of(
+        "4+2",
+        "a loss of power that leaves parts of entries and records hides what was flushed before",
+        "open 012345; write 0; flush; write 0; kill-at *; flush; machine any 11; open 012345; read",
+    ),
+    of(
+        "3+2",
+        "zeros are read where two targets have dropped what was flushed, beside a newer value that counts as lost",
+        "open 0124; write 1; write 0; flush; write 1; kill; power 04 none; open 0124; power 04 none; write 1; term; \
+         open 01234; read",
+    ),
+    of(
+        "4+2",
+        "records that never reached the disks of some targets hide a block that was never written",
+        "open 012345; write 0; machine any 68; open 012345; read",
+    ),
 ];
 
 impl Regression {

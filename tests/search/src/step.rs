@@ -4,11 +4,11 @@ use crate::disk::{Damage, Keep};
 use std::fmt;
 use std::str::FromStr;
 
-/// One step. Targets are 0 to 4; several are a mask.
+/// One step. Targets are 0 to 9 and a; several are a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// An export opens the volume with these targets.
-    Open(u8),
+    Open(u16),
     /// The export is killed.
     Kill,
     /// The export gets SIGTERM: it flushes, records that the targets are equal if they are, and ends.
@@ -46,9 +46,9 @@ pub enum Step {
     /// The target that was replaced is named again in place of the new one, or the new one in place of that.
     Swap(u8),
     /// The processes of these targets end and start again.
-    Restart(u8),
+    Restart(u16),
     /// These targets lose power and start again.
-    Power(u8, Keep),
+    Power(u16, Keep),
     /// The machine of everything loses power.
     Machine(Keep),
     /// The export is killed before this operation of the next step.
@@ -67,13 +67,21 @@ pub enum Step {
     Damage(u8, u8, Damage),
 }
 
+/// Most targets. Their names are digits of this base.
+const TARGETS: u32 = 11;
+
 /// The targets of a mask.
-pub(crate) fn targets(mask: u8) -> impl Iterator<Item = u8> {
-    (0..5u8).filter(move |target| mask & 1 << target != 0)
+pub(crate) fn targets(mask: u16) -> impl Iterator<Item = u8> {
+    (0..16u8).filter(move |target| mask & 1 << target != 0)
 }
 
-fn names(mask: u8) -> String {
-    targets(mask).map(|target| target.to_string()).collect()
+/// The digit of a target.
+fn name(target: u8) -> char {
+    char::from_digit(target.into(), TARGETS).unwrap_or('?')
+}
+
+fn names(mask: u16) -> String {
+    targets(mask).map(name).collect()
 }
 
 impl fmt::Display for Keep {
@@ -99,7 +107,7 @@ impl fmt::Display for Step {
             Self::All => f.write_str("all"),
             Self::Flush => f.write_str("flush"),
             Self::Read => f.write_str("read"),
-            Self::Attach(target) => write!(f, "attach {target}"),
+            Self::Attach(target) => write!(f, "attach {}", name(*target)),
             Self::Rebuild => f.write_str("rebuild"),
             Self::Keep => f.write_str("keep"),
             Self::Scrub => f.write_str("scrub"),
@@ -107,22 +115,25 @@ impl fmt::Display for Step {
             Self::Snap => f.write_str("snap"),
             Self::Unsnap(nth) => write!(f, "unsnap {nth}"),
             Self::Merge => f.write_str("merge"),
-            Self::Replace(target) => write!(f, "replace {target}"),
-            Self::Swap(target) => write!(f, "swap {target}"),
+            Self::Replace(target) => write!(f, "replace {}", name(*target)),
+            Self::Swap(target) => write!(f, "swap {}", name(*target)),
             Self::Restart(mask) => write!(f, "restart {}", names(*mask)),
             Self::Power(mask, keep) => write!(f, "power {} {keep}", names(*mask)),
             Self::Machine(keep) => write!(f, "machine {keep}"),
             Self::KillAt(at) => write!(f, "kill-at {at}"),
-            Self::DieAt(target, at) => write!(f, "die-at {target} {at}"),
-            Self::SyncFails(target) => write!(f, "sync-fails {target}"),
-            Self::SyncFull(target) => write!(f, "sync-full {target}"),
-            Self::Full(target) => write!(f, "full {target}"),
-            Self::Space(target) => write!(f, "space {target}"),
-            Self::Damage(target, nth, damage) => match damage {
-                Damage::Zero => write!(f, "damage {target} {nth} zero"),
-                Damage::Cut => write!(f, "damage {target} {nth} cut"),
-                Damage::Byte(choice) => write!(f, "damage {target} {nth} byte {choice}"),
-            },
+            Self::DieAt(target, at) => write!(f, "die-at {} {at}", name(*target)),
+            Self::SyncFails(target) => write!(f, "sync-fails {}", name(*target)),
+            Self::SyncFull(target) => write!(f, "sync-full {}", name(*target)),
+            Self::Full(target) => write!(f, "full {}", name(*target)),
+            Self::Space(target) => write!(f, "space {}", name(*target)),
+            Self::Damage(target, nth, damage) => {
+                write!(f, "damage {} {nth} ", name(*target))?;
+                match damage {
+                    Damage::Zero => f.write_str("zero"),
+                    Damage::Cut => f.write_str("cut"),
+                    Damage::Byte(choice) => write!(f, "byte {choice}"),
+                }
+            }
         }
     }
 }
@@ -144,12 +155,18 @@ impl<'a> Words<'a> {
     }
 
     fn target(&mut self) -> Option<u8> {
-        self.number(5)
+        let mut digits = self.word()?.chars();
+        let target = digits.next()?.to_digit(TARGETS)?;
+        u8::try_from(target)
+            .ok()
+            .filter(|_| digits.next().is_none())
     }
 
-    fn mask(&mut self) -> Option<u8> {
+    fn mask(&mut self) -> Option<u16> {
         let digits = self.word()?.chars();
-        let bits: Option<Vec<u8>> = digits.map(|digit| Some(1 << digit.to_digit(5)?)).collect();
+        let bits: Option<Vec<u16>> = digits
+            .map(|digit| Some(1 << digit.to_digit(TARGETS)?))
+            .collect();
         Some(bits?.into_iter().fold(0, |mask, bit| mask | bit))
     }
 

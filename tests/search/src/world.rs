@@ -9,14 +9,14 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use xgvmi_blk::error::{BlkError, Result};
 use xgvmi_blk::store::{NewTarget, Shape};
-use xgvmi_blk::{Geometry, Id, Layout, Store, Target, Volume};
+use xgvmi_blk::{Geometry, Id, Layout, Store, TARGETS_MAX, Target, Volume};
 
 /// What a sequence starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     /// Blocks of the volume, 1 to 3.
     pub blocks: u8,
-    /// How data is spread, on five targets at most.
+    /// How data is spread, on any number of targets.
     pub layout: Layout,
     /// Bytes of a block.
     pub block_len: u16,
@@ -32,9 +32,9 @@ pub struct Setting {
 
 impl Setting {
     pub(crate) fn counts(self) -> Counts {
-        // Cannot be cut: five at most.
+        // Cannot be cut: eleven at most.
         let [targets, needed] = [self.layout.targets(), self.layout.needed()]
-            .map(|count| u8::try_from(count).unwrap_or(5));
+            .map(|count| u8::try_from(count).unwrap_or(11));
         Counts {
             targets,
             needed: needed.into(),
@@ -42,9 +42,10 @@ impl Setting {
     }
 }
 
-const NAMES: [&str; 5] = ["0", "1", "2", "3", "4"];
-fn trusted_by(volume: &Volume) -> u8 {
-    u8::try_from(volume.trusted()).unwrap_or(u8::MAX)
+const NAMES: [&str; TARGETS_MAX] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "a"];
+
+fn trusted_by(volume: &Volume) -> u16 {
+    volume.trusted()
 }
 
 /// A broken promise.
@@ -123,15 +124,15 @@ pub struct World {
     /// Targets that have been replaced, or those that have replaced them, as far as they are not in `nodes`.
     pub(crate) others: Vec<Option<Arc<Node>>>,
     /// Places whose new target is used up.
-    pub(crate) spent: u8,
+    pub(crate) spent: u16,
     /// Places in which the target is that was replaced.
-    pub(crate) stale: u8,
+    pub(crate) stale: u16,
     /// Places whose replacement was cut off: the others may believe that another target has the place.
-    pub(crate) doubted: u8,
+    pub(crate) doubted: u16,
     /// Boots of the targets in use when they were connected.
     pub(crate) links: Vec<Option<u32>>,
     /// The targets whose data counts, as the last export knew.
-    trusted: u8,
+    trusted: u16,
     pub(crate) volume: Option<Volume>,
     pub(crate) fuse: Fuse,
     pub(crate) model: Model,
@@ -260,7 +261,7 @@ impl World {
         let present = volume.present();
         for (at, node) in self.nodes.iter().enumerate() {
             let serves = self.links[at].is_some_and(|boot| node.serves(boot));
-            used |= u8::from(serves && present.iter().any(|name| name == node.name())) << at;
+            used |= u16::from(serves && present.iter().any(|name| name == node.name())) << at;
         }
         Part {
             used,
@@ -278,7 +279,7 @@ impl World {
             if faults.met || faults.full || node.disk.own().is_burnt() {
                 part.faulty |= 1 << target;
             }
-            synced |= u8::from(std::mem::take(&mut faults.synced)) << target;
+            synced |= u16::from(std::mem::take(&mut faults.synced)) << target;
             if std::mem::take(&mut faults.unsynced) {
                 self.model.sync_failed(1 << target);
             }
@@ -363,6 +364,7 @@ impl World {
             Step::Power(mask, keep) => {
                 for target in targets(mask) {
                     self.node(target).stop();
+                    let keep = self.counts().keep_at(target, keep);
                     self.node(target).disk.content().lose_power(keep);
                     self.model.lost_power(1 << target, self.trusted);
                 }
@@ -406,6 +408,7 @@ impl World {
         };
         let done = self.of_volume(&volume, step);
         self.trusted = trusted_by(&volume);
+        self.model.trusts(self.trusted);
         self.volume = Some(volume);
         if matches!(step, Step::Kill | Step::Term) {
             self.close();
@@ -463,7 +466,7 @@ impl World {
     }
 
     /// As `operate::Opener` does: targets that cannot be opened are left out.
-    fn open(&mut self, mask: u8) -> Outcome {
+    fn open(&mut self, mask: u16) -> Outcome {
         if self.volume.is_some() {
             return Ok(());
         }
@@ -485,6 +488,7 @@ impl World {
             Ok(volume) => {
                 let size = volume.geometry().blocks();
                 self.trusted = trusted_by(&volume);
+                self.model.trusts(self.trusted);
                 self.volume = Some(volume);
                 if size < self.size {
                     return violation("smaller", format!("{size} of {} blocks", self.size));
@@ -517,6 +521,14 @@ impl World {
         self.setting.layout == Layout::HALVES || decide != 0
     }
 
+    /// The targets that can acknowledge a request.
+    pub(crate) fn acknowledging(&self, part: Part) -> u16 {
+        match self.setting.layout == Layout::HALVES {
+            true => part.sound(),
+            false => self.model.whole(part.sound()),
+        }
+    }
+
     /// A request has failed: an error if it must not, or not yet.
     pub(crate) fn refused(
         &self,
@@ -538,7 +550,12 @@ impl World {
         {
             return violation("no wait", format!("it fails at once: {error}"));
         }
-        if readable && self.decide(part) && part.sound().count_ones() >= self.counts().needed {
+        // What was acknowledged by others is not given up for one that has returned and lacks some of it.
+        let sound = match error {
+            BlkError::TooFewTargets { .. } => self.acknowledging(part),
+            _ => part.sound(),
+        };
+        if readable && self.decide(part) && sound.count_ones() >= self.counts().needed {
             return violation("refused", error.to_string());
         }
         Ok(())
@@ -563,7 +580,7 @@ impl World {
         let part = self.part(volume);
         let result = volume.write((block * 2 * half + sectors.start * half) as u64, &bytes);
         let part = self.ended(part);
-        let readable = sector.is_none() || self.model.is_readable(block, part.healthy());
+        let readable = sector.is_none() || self.model.is_readable(block, part);
         if let Err(error) = &result {
             self.refused(volume, part, readable, error)?;
         }
@@ -654,7 +671,7 @@ impl World {
     /// True if all blocks are bound to be readable with these targets.
     pub(crate) fn are_readable(&self, part: Part) -> bool {
         let mut blocks = 0..usize::from(self.setting.blocks);
-        blocks.all(|block| self.model.is_readable(block, part.healthy()))
+        blocks.all(|block| self.model.is_readable(block, part))
     }
 
     fn read(&mut self, volume: &Volume) -> Outcome {
@@ -692,7 +709,7 @@ impl World {
                 return Ok(());
             }
             if let Err(error) = result {
-                let readable = self.model.is_readable(block, part.healthy());
+                let readable = self.model.is_readable(block, part);
                 self.refused(volume, part, readable, &error)?;
                 continue;
             }

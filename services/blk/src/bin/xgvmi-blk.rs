@@ -63,7 +63,7 @@ struct CreateArgs {
     /// Bytes of a block: a multiple of 64, up to 1 MiB.
     #[arg(long, default_value = "4096", value_parser = bytes)]
     block_size: u64,
-    /// How data is spread: 2+1 (two halves and parity), mirror-2 or mirror-3.
+    /// How data is spread: 2+1 (two halves and parity), mirror-2, mirror-3, or 4+2 (four parts and two parities).
     #[arg(long, default_value_t = Layout::HALVES, value_name = "LAYOUT", conflicts_with = "like")]
     layout: Layout,
     /// Create one new target of the volume of this target, or of the export or service with this status socket.
@@ -194,8 +194,8 @@ fn create(args: &CreateArgs) -> Result<()> {
         }
         (_, _, Some(size)) => {
             let layout = args.layout;
-            if layout != Layout::HALVES && !layout.is_mirror() {
-                bail!("layout {layout}: no volume can have it yet: give 2+1, mirror-2 or mirror-3");
+            if layout != Layout::HALVES && !layout.is_mirror() && layout.to_string() != "4+2" {
+                bail!("layout {layout}: it is not judged yet: give 2+1, mirror-2, mirror-3 or 4+2");
             }
             if args.targets.len() != layout.targets() {
                 bail!(

@@ -136,6 +136,19 @@ impl RemoteTarget {
         answer.map_err(|reason| unreachable(&self.name, &self.pipe.shut(&reason)))
     }
 
+    /// Sends a call without a block, and does not wait for its answer.
+    fn begin_call(&self, call: &Call) -> Begun {
+        match self.pipe.send(|_| call.to_bytes()) {
+            Ok(call) => Begun::Sent {
+                call,
+                nth: 0,
+                block: 0,
+                generation: 0,
+            },
+            Err(error) => Begun::Ended(Err(unreachable(&self.name, &error))),
+        }
+    }
+
     /// Calls the target for an effect on `block`.
     fn done(&self, call: &Call, block: u64, generation: u64) -> Result<()> {
         let answer = self.call(call)?;
@@ -414,15 +427,11 @@ impl Target for RemoteTarget {
     }
 
     fn begin_confirm(&self) -> Begun {
-        match self.pipe.send(|_| Call::Confirm.to_bytes()) {
-            Ok(call) => Begun::Sent {
-                call,
-                nth: 0,
-                block: 0,
-                generation: 0,
-            },
-            Err(error) => Begun::Ended(Err(unreachable(&self.name, &error))),
-        }
+        self.begin_call(&Call::Confirm)
+    }
+
+    fn begin_release(&self, generation: u64) -> Begun {
+        self.begin_call(&Call::Release { generation })
     }
 
     fn finish(&self, begun: Begun) -> Result<Option<Half>> {

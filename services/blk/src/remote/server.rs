@@ -438,6 +438,9 @@ impl TargetServer {
                 take_over,
             } => self.mark((*epoch, *mark), (peer, *owner), *take_over),
             Call::Confirm => self.owned(peer, |_| Ok(())),
+            Call::Release { generation } => self.owned(peer, |store| {
+                store.finish(store.begin_release(*generation)).map(drop)
+            }),
             Call::Prepare { block, keep, half } => self.owned(peer, |store| {
                 if half.fits(store.identity().role) {
                     store.prepare(*block, half, *keep)

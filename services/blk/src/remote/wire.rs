@@ -68,6 +68,10 @@ pub(super) enum Call {
         generation: u64,
     },
     Flush,
+    /// All targets have made durable what counts up to this generation.
+    Release {
+        generation: u64,
+    },
     Mark {
         epoch: u64,
         mark: Mark,
@@ -148,6 +152,7 @@ impl Call {
             Self::Grow { blocks } => writer.u8(10).u64(*blocks),
             Self::Steps(calls) => put_calls(writer, calls),
             Self::Flush => writer.u8(6),
+            Self::Release { generation } => writer.u8(17).u64(*generation),
             Self::Mark {
                 epoch,
                 mark,
@@ -241,6 +246,9 @@ impl Call {
                 let slot = u16::from_le_bytes(reader.raw()?);
                 Self::Pull((slot != u16::MAX).then_some(slot), take_piece(reader)?)
             }
+            17 => Self::Release {
+                generation: reader.u64()?,
+            },
             _ => return Err(reader.fault("of an unknown kind")),
         })
     }

@@ -9,7 +9,8 @@
 //! The form is 0x80, with 0x40 for a settled generation, and the block's form; none for an empty slot. The CRC covers the
 //! block's number and the first 17 bytes of the slot. A slot of zeros is damaged. Numbers are big endian.
 //!
-//! An entry keeps the newest generation that is known to be durable until a newer one is. A slot of generation 0 says that
+//! An entry keeps the newest generation that is known to be durable until a newer one is: of some layouts
+//! ([`Layout::keeps_flushed`](crate::Layout::keeps_flushed)) the newest one that is durable at all targets. A slot of generation 0 says that
 //! the durable state is "never written", or, with the form of a lost block, that it is unknown: the entry was damaged.
 
 use super::space::{Extent, UNIT};
@@ -20,6 +21,9 @@ use smallvec::SmallVec;
 
 /// In place of a generation: what an entry holds stays beside a new one. None of it may be dropped while the block is lost.
 pub const KEEP_ALL: u64 = u64::MAX;
+
+/// In place of a generation up to which all targets have what counts: each durable one may count alone.
+pub(super) const AT_ONCE: u64 = u64::MAX;
 
 /// Bytes of a block's entry.
 pub(super) const ENTRY: usize = SLOTS * SLOT;
@@ -127,16 +131,17 @@ impl Entry {
         entry
     }
 
-    /// The newest generation that is durable and settled.
-    fn durable(&self) -> Option<Slot> {
+    /// The newest generation that is durable and settled, among those up to `released`. If there is none, the oldest one.
+    fn durable(&self, released: u64) -> Option<Slot> {
         let slots = self.slots.iter().flatten();
         let durable = slots.filter(|slot| slot.settled && slot.age == Age::Durable);
-        newest(durable.copied())
+        let known = durable.clone().filter(|slot| slot.generation <= released);
+        newest(known.copied()).or(durable.min_by_key(|slot| slot.generation).copied())
     }
 
     /// The slots below `generation` that a loss of power must leave.
-    fn base(&self, generation: u64) -> impl Iterator<Item = Slot> + use<> {
-        let durable = self.durable();
+    fn base(&self, generation: u64, released: u64) -> impl Iterator<Item = Slot> + use<> {
+        let durable = self.durable(released);
         let slots = self.slots.into_iter().flatten();
         slots.filter(move |slot| {
             let needed = slot.age == Age::Syncing || Some(*slot) == durable;
@@ -146,8 +151,8 @@ impl Entry {
 
     /// The entry with a further generation beside `keep` and what is durable. For [`KEEP_ALL`] the newest one that is settled
     /// stays, and the others, the newest first, as far as there is space. None if that is too much before the end of a
-    /// sync under way, or before a sync.
-    pub(super) fn prepare(&self, slot: Slot, keep: u64) -> Option<Self> {
+    /// sync under way, or before a sync. All targets have made durable what counts up to generation `released`.
+    pub(super) fn prepare(&self, slot: Slot, keep: u64, released: u64) -> Option<Self> {
         // A half block that is written again stays settled.
         let same = self.get(slot.generation);
         let settled = same.is_some_and(|same| same.settled);
@@ -160,7 +165,7 @@ impl Entry {
             KEEP_ALL => newest(others.clone().filter(|other| other.settled)),
             keep => others.clone().find(|other| other.generation == keep),
         };
-        let base = self.base(slot.generation);
+        let base = self.base(slot.generation, released);
         let base = base.filter(|base| Some(*base) != kept && base.generation != slot.generation);
         let slots = [Some(slot), kept].into_iter().flatten();
         let mut slots: SmallVec<[Slot; 2 * SLOTS]> = slots.chain(base).chain(origin).collect();
@@ -179,8 +184,9 @@ impl Entry {
     }
 
     /// The entry with `generation` settled. Newer ones disappear, and older ones as far as they are not needed. One that was
-    /// damaged says so until that is durable. None if it does not hold the generation.
-    pub(super) fn commit(&self, generation: u64) -> Option<Self> {
+    /// damaged says so until that is durable. None if it does not hold the generation. Settled ones stay as long as a flush
+    /// under way may be about them.
+    pub(super) fn commit(&self, generation: u64, released: u64) -> Option<Self> {
         if generation == 0 {
             return Some(Self::default());
         }
@@ -188,19 +194,36 @@ impl Entry {
             settled: true,
             ..self.get(generation)?
         };
-        let base = self.base(generation);
-        let base =
-            base.filter(|base| slot.age != Age::Durable && !(self.damaged && base.generation == 0));
+        let base = self.base(generation, released);
+        let mut base: SmallVec<[Slot; SLOTS]> = match generation <= released {
+            true => base.filter(|_| slot.age != Age::Durable).collect(),
+            false => {
+                let others = self.slots.into_iter().flatten();
+                others
+                    .filter(|other| other.settled && other.generation < generation)
+                    .collect()
+            }
+        };
+        base.retain(|base| !(self.damaged && base.generation == 0));
         let unknown = self.damaged.then_some(Slot::UNKNOWN);
         let slots = std::iter::once(slot).chain(base).chain(unknown);
         Some(Self::of(slots, false))
     }
 
-    /// The entry without what is older than its newest durable generation.
-    pub(super) fn aged(&self) -> Self {
-        let oldest = self.durable().map_or(0, |slot| slot.generation);
+    /// The entry without what is older than its newest durable generation, among those up to `released`.
+    pub(super) fn aged(&self, released: u64) -> Self {
+        if released != AT_ONCE && self.slots.iter().flatten().any(|slot| !slot.settled) {
+            // Of a lost block nothing is known to count. Others are settled soon.
+            return *self;
+        }
+        let oldest = self.durable(released).map_or(0, |slot| slot.generation);
         let slots = self.slots.into_iter().flatten();
         Self::of(slots.filter(|slot| slot.generation >= oldest), self.damaged)
+    }
+
+    /// True if there is more than one generation.
+    pub(super) fn has_more(&self) -> bool {
+        self.slots.iter().flatten().nth(1).is_some()
     }
 
     /// What the settled index can hold of it: one generation that is durable, or nothing. None if it says more.
@@ -352,6 +375,31 @@ mod tests {
         Entry::parse(block, bytes, |_| true)
     }
 
+    /// Of a layout whose targets wait for each other.
+    #[test]
+    fn a_flushed_generation_stays_until_all_targets_have_a_newer_one() {
+        let generations = |entry: Entry| -> Vec<u64> {
+            let slots = entry.slots.iter().flatten();
+            slots.map(|slot| slot.generation).collect()
+        };
+        let next = |entry: Entry, number: u64, released: u64| {
+            let slot = Slot::new(number, None, Kind::Zero);
+            let prepared = entry.prepare(slot, number - 1, released).unwrap();
+            prepared.commit(number, released).unwrap()
+        };
+        let second = next(entry(&[slot(1, Age::Durable)]), 2, 1);
+        let mut durable = next(second, 3, 1);
+        assert_eq!(generations(durable), [3, 2, 1], "a flush may be about 2");
+        assert_eq!(generations(next(durable, 4, 1)), [4, 3, 1]);
+        durable.change_age(Age::Fresh, Age::Durable);
+        assert_eq!(generations(durable.aged(1)), [3, 2, 1]);
+        assert_eq!(generations(durable.aged(2)), [3, 2]);
+        assert_eq!(generations(durable.aged(3)), [3]);
+        // One that nobody has told anything keeps the oldest one.
+        assert_eq!(generations(durable.aged(0)), [3, 2, 1]);
+        assert!(durable.aged(2).has_more() && !durable.aged(3).has_more());
+    }
+
     #[test]
     fn an_entry_comes_back_for_its_own_block() {
         for slots in [
@@ -401,28 +449,34 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(parse(7, &bytes).damaged, "{bit}");
         }
-        let prepared = zeros.prepare(Slot::new(4, None, Kind::Zero), 0).unwrap();
-        let committed = prepared.commit(4).unwrap();
+        let prepared = zeros
+            .prepare(Slot::new(4, None, Kind::Zero), 0, AT_ONCE)
+            .unwrap();
+        let committed = prepared.commit(4, AT_ONCE).unwrap();
         let prepared = parse(7, &prepared.to_bytes(7));
         assert!(prepared.damaged && prepared.get(4).is_some());
-        assert!(!prepared.commit(4).unwrap().damaged);
+        assert!(!prepared.commit(4, AT_ONCE).unwrap().damaged);
         // Nor is it said twice, when it is damaged again.
         let again = Entry {
             damaged: true,
             ..entry(&[Slot::UNKNOWN])
         };
-        let again = again.prepare(Slot::new(4, None, Kind::Zero), 0).unwrap();
-        let again = again.commit(4).unwrap();
+        let again = again
+            .prepare(Slot::new(4, None, Kind::Zero), 0, AT_ONCE)
+            .unwrap();
+        let again = again.commit(4, AT_ONCE).unwrap();
         assert_eq!(again.slots[1..], [Some(Slot::UNKNOWN), None]);
-        let next = again.prepare(Slot::new(5, None, Kind::Zero), 4).unwrap();
-        assert!(next.commit(5).is_some());
+        let next = again
+            .prepare(Slot::new(5, None, Kind::Zero), 4, AT_ONCE)
+            .unwrap();
+        assert!(next.commit(5, AT_ONCE).is_some());
         // Until generation 4 is durable, a loss of power brings the damage back.
         assert_eq!(committed.slots[1..], [Some(Slot::UNKNOWN), None]);
         let found = parse(7, &committed.to_bytes(7));
         assert_eq!(found.slots[1], Some(Slot::UNKNOWN));
         let mut durable = committed;
         durable.change_age(Age::Fresh, Age::Durable);
-        assert_eq!(durable.aged().slots[1..], [None; 2]);
+        assert_eq!(durable.aged(AT_ONCE).slots[1..], [None; 2]);
     }
 
     /// Of a lost block.
@@ -433,7 +487,7 @@ mod tests {
             ..slot(number, Age::Durable)
         };
         let next = |slots: &[Slot], number: u64| {
-            let found = entry(slots).prepare(unsettled(number), KEEP_ALL)?;
+            let found = entry(slots).prepare(unsettled(number), KEEP_ALL, AT_ONCE)?;
             let found = found.slots.into_iter().flatten();
             Some(found.map(|slot| slot.generation).collect::<Vec<u64>>())
         };
@@ -451,7 +505,7 @@ mod tests {
             damaged: true,
             ..entry(&[unsettled(2)])
         };
-        let damaged = damaged.prepare(unsettled(3), KEEP_ALL).unwrap();
+        let damaged = damaged.prepare(unsettled(3), KEEP_ALL, AT_ONCE).unwrap();
         assert!(damaged.damaged && damaged.get(2).is_some() && damaged.get(3).is_some());
     }
 
@@ -471,33 +525,33 @@ mod tests {
         };
         let next = |entry: Entry, number: u64, keep: u64| {
             let slot = Slot::new(number, None, Kind::Zero);
-            entry.prepare(slot, keep)
+            entry.prepare(slot, keep, AT_ONCE)
         };
         let first = next(Entry::default(), 1, 0).unwrap();
         assert_eq!(generations(first), [1, 0], "never written is durable");
-        let first = first.commit(1).unwrap();
+        let first = first.commit(1, AT_ONCE).unwrap();
         assert_eq!(generations(first), [1, 0]);
         let second = next(first, 2, 1).unwrap();
         assert_eq!(generations(second), [2, 1, 0]);
-        let second = second.commit(2).unwrap();
+        let second = second.commit(2, AT_ONCE).unwrap();
         assert_eq!(generations(second), [2, 0], "1 was never durable");
         let mut syncing = second;
         syncing.change_age(Age::Fresh, Age::Syncing);
-        let third = next(syncing, 3, 2).unwrap().commit(3).unwrap();
+        let third = next(syncing, 3, 2).unwrap().commit(3, AT_ONCE).unwrap();
         assert_eq!(generations(third), [3, 2, 0]);
         assert_eq!(next(third, 4, 3), None, "the sync must end first");
         let mut durable = third;
         durable.change_age(Age::Syncing, Age::Durable);
-        let durable = durable.aged();
+        let durable = durable.aged(AT_ONCE);
         assert_eq!(generations(durable), [3, 2]);
         assert_eq!(generations(next(durable, 4, 3).unwrap()), [4, 3, 2]);
         assert_eq!(
-            generations(durable.commit(2).unwrap()),
+            generations(durable.commit(2, AT_ONCE).unwrap()),
             [2],
             "newer ones go"
         );
-        assert_eq!(durable.commit(0), Some(Entry::default()));
-        assert_eq!(durable.commit(7), None);
+        assert_eq!(durable.commit(0, AT_ONCE), Some(Entry::default()));
+        assert_eq!(durable.commit(7, AT_ONCE), None);
         let again = next(durable, 3, 0).unwrap();
         assert!(again.get(3).unwrap().settled, "it was settled before");
     }

@@ -19,7 +19,7 @@ pub(super) const PAGE: usize = 4096;
 /// Bytes that a medium writes as a whole.
 pub(super) const SECTOR: usize = 512;
 /// Blocks of a group.
-pub(super) const GROUP: u64 = GROUP_LEN as u64;
+pub(crate) const GROUP: u64 = GROUP_LEN as u64;
 /// The same as a length in memory.
 pub(super) const GROUP_LEN: usize = 8;
 /// Groups of a unit.
@@ -60,6 +60,14 @@ impl Shape {
     pub fn that_grows(geometry: Geometry) -> Self {
         let room = geometry.blocks().saturating_mul(16).max(1 << 16);
         Self::with_room(room.min(BLOCKS_MAX))
+    }
+
+    /// Groups of blocks that may wait for a flush of all targets.
+    pub(crate) fn groups_that_wait(self) -> u64 {
+        match self.has_settled() {
+            true => self.slots / 2,
+            false => u64::MAX,
+        }
     }
 
     pub(super) fn groups(self) -> u64 {

@@ -20,6 +20,7 @@ impl Store {
     pub fn searched(&self) -> String {
         let state = self.state();
         let blocks = (&state.touched, &state.doubtful);
+        let blocks = (blocks, state.released, &state.kept);
         format!(
             "{:?} {} {:?} {:?} {blocks:?} {:?}",
             state.superblock, state.changed, state.table, state.space, state.layers

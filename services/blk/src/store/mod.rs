@@ -30,6 +30,7 @@ mod look;
 mod medium;
 mod open;
 mod space;
+mod step;
 mod superblock;
 mod sync;
 mod table;
@@ -38,8 +39,10 @@ mod units;
 pub use direct::WholeSectors;
 pub use file::FileMedium;
 pub use index::KEEP_ALL;
+pub(crate) use layout::GROUP;
 pub use layout::Shape;
 pub use medium::{Medium, MemoryMedium};
+pub use step::{Begun, Step};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
 pub use superblock::{Identity, Mark, Members, Standing, Trusted};
 
@@ -50,8 +53,7 @@ use crate::layers::Layers;
 use crate::record::{self, Half, Place};
 use blocks::Blocks;
 use bytes::Bytes;
-use index::{Slot, without_bytes};
-use layout::GROUP;
+use index::{AT_ONCE, Slot, without_bytes};
 use space::{Extent, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -108,74 +110,6 @@ pub(crate) const RANGES_MAX: usize = 1 << 14;
 
 /// Most generations of a part, beside those of the last groups.
 pub(crate) const PART_MAX: usize = 1 << 14;
-
-/// A call of a target that may still be under way when the next one begins.
-#[derive(Debug, Clone, Copy)]
-pub enum Step<'a> {
-    /// [`Target::prepare`].
-    Prepare {
-        /// The block.
-        block: u64,
-        /// Its part.
-        half: &'a Half,
-        /// The generation that stays beside it, or [`KEEP_ALL`].
-        keep: u64,
-    },
-    /// [`Target::commit`].
-    Commit {
-        /// The block.
-        block: u64,
-        /// The generation.
-        generation: u64,
-    },
-    /// [`Target::fetch`].
-    Fetch {
-        /// The block.
-        block: u64,
-        /// The generation.
-        generation: u64,
-    },
-}
-
-impl Step<'_> {
-    /// Its block and generation.
-    pub(crate) fn of(&self) -> (u64, u64) {
-        match *self {
-            Self::Prepare { block, half, .. } => (block, half.generation),
-            Self::Commit { block, generation } | Self::Fetch { block, generation } => {
-                (block, generation)
-            }
-        }
-    }
-
-    /// Bytes of half blocks that travel with it, or with its answer.
-    pub(crate) fn bytes(&self, fetched: usize) -> usize {
-        match self {
-            Self::Prepare { half, .. } => half.data.len(),
-            Self::Commit { .. } => 0,
-            Self::Fetch { .. } => fetched,
-        }
-    }
-}
-
-/// A step that has begun.
-#[derive(Debug)]
-#[must_use = "its end is unknown until it is given to finish"]
-pub enum Begun {
-    /// It has ended. A fetch has a half block.
-    Ended(Result<Option<Half>>),
-    /// It is under way.
-    Sent {
-        /// Number of the call on its connection.
-        call: u64,
-        /// Number of the step in its call.
-        nth: usize,
-        /// The block.
-        block: u64,
-        /// The generation.
-        generation: u64,
-    },
-}
 
 /// One of the three places of a volume. Calls for the same block must not overlap; others may.
 pub trait Target: Send + Sync {
@@ -266,6 +200,12 @@ pub trait Target: Send + Sync {
 
     /// Begins a step without effect. Its end is an error if another process has opened the volume since.
     fn begin_confirm(&self) -> Begun {
+        Begun::Ended(Ok(None))
+    }
+
+    /// Begins to tell the target that all have made durable what counts up to a generation: nothing older is necessary.
+    fn begin_release(&self, generation: u64) -> Begun {
+        let _ = generation;
         Begun::Ended(Ok(None))
     }
 
@@ -360,6 +300,10 @@ struct State {
     touched: Blocks,
     /// Blocks whose entries had changed when a sync failed.
     doubtful: BTreeSet<u64>,
+    /// All targets have made durable what counts up to this generation.
+    released: u64,
+    /// Blocks whose entries keep older generations until more is released, but for those of an earlier owner.
+    kept: Blocks,
 }
 
 /// A record that is to be written, and its space.
@@ -367,6 +311,14 @@ struct Record<'a> {
     extent: Extent,
     header: [u8; record::HEADER],
     data: &'a [u8],
+}
+
+/// Up to which generation a store knows at first that what counts is durable at all targets.
+fn first_released(role: Role) -> u64 {
+    match role.layout().keeps_flushed() {
+        true => 0,
+        false => AT_ONCE,
+    }
 }
 
 /// The groups of the settled index that a call has looked at, by their numbers.
@@ -504,7 +456,11 @@ impl Store {
         (looked, with): (&Looked, Company),
     ) -> Result<Option<Option<Change>>> {
         self.check(block)?;
-        let (known, is_in_change) = self.state().table.look(block);
+        let (known, is_in_change, released) = {
+            let state = self.state();
+            let (known, is_in_change) = state.table.look(block);
+            (known, is_in_change, state.released)
+        };
         let settled = match (known, looked.get(&(block / GROUP))) {
             (Some(_), _) => None,
             (None, Some(entries)) => Some(*entries),
@@ -513,19 +469,23 @@ impl Store {
         let settled_entry = settled.map(|entries| entries[nth(block)]);
         let old = known.or(settled_entry).unwrap_or_default();
         let new = match intent {
-            Intent::Prepare { slot, keep } => match old.prepare(slot, keep) {
+            Intent::Prepare { slot, keep } => match old.prepare(slot, keep, released) {
                 Some(new) => new,
                 None => return Ok(None),
             },
             Intent::Commit { generation } => {
-                old.commit(generation).ok_or_else(|| BlkError::Absent {
-                    target: self.name.clone(),
-                    block,
-                    generation,
-                })?
+                old.commit(generation, released)
+                    .ok_or_else(|| BlkError::Absent {
+                        target: self.name.clone(),
+                        block,
+                        generation,
+                    })?
             }
         };
         let has_changed = new != old;
+        if released != AT_ONCE && new.has_more() {
+            self.state().kept.insert(block);
+        }
         if has_changed && !is_in_change {
             let group = block / GROUP;
             let mut state = self.state();
@@ -731,6 +691,11 @@ impl Target for Store {
         self.sync(&self.syncing())
     }
 
+    fn begin_release(&self, generation: u64) -> Begun {
+        self.release(generation);
+        Begun::Ended(Ok(None))
+    }
+
     fn flushes_at_once(&self) -> bool {
         self.medium.syncs_at_once()
     }
@@ -759,6 +724,10 @@ impl Target for Store {
         };
         next.identity.marked(epoch, mark);
         self.store_superblock(next)?;
+        if mark == Mark::Owned {
+            // What an earlier owner had under way, this one has to decide about.
+            self.state().kept = Blocks::default();
+        }
         if matches!(mark, Mark::Wrapping(_)) {
             // Also in the other copy: the key of before opens it no more.
             let now = self.state().superblock;

@@ -9,7 +9,9 @@ use super::space::{Extent, Space, fits};
 use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
 use super::units::Units;
-use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, Trusted, layered};
+use super::{
+    GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, Trusted, first_released, layered,
+};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Id, Layout};
 use std::collections::BTreeSet;
@@ -151,6 +153,8 @@ impl Store {
                 space,
                 touched: Blocks::default(),
                 doubtful: BTreeSet::new(),
+                released: first_released(superblock.identity.role),
+                kept: Blocks::default(),
             }),
             groups: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),
             entries: RwLock::new(()),

@@ -5,7 +5,7 @@ use super::index::{Age, Entry, Slot};
 use super::layout::{GROUP, UNIT};
 use super::open::empty_sectors;
 use super::superblock::Superblock;
-use super::table::{Change, Copies, Sectors, Stage};
+use super::table::{Change, Copies, Sectors, Stage, nth};
 use super::{Mark, State, Store};
 use crate::error::{BlkError, Result};
 use crate::record;
@@ -89,6 +89,26 @@ impl Store {
         }
         self.drop_old(&touched);
         Ok(())
+    }
+
+    /// Drops what is older than the generations that all targets have made durable.
+    pub(super) fn release(&self, generation: u64) {
+        let _alone = self.alone();
+        let kept = {
+            let mut state = self.state();
+            if state.released >= generation {
+                return;
+            }
+            state.released = generation;
+            std::mem::take(&mut state.kept)
+        };
+        self.drop_old(&kept);
+        let mut state = self.state();
+        let more = |block: &u64| {
+            let group = state.table.groups.get(&(block / GROUP));
+            group.is_some_and(|group| group.entries[nth(*block)].has_more())
+        };
+        state.kept = kept.iter().filter(more).collect();
     }
 
     /// Writes the next step of each group on its way to the settled index, the map, the superblock if it has changed, and more
@@ -326,6 +346,7 @@ impl Store {
     fn drop_old(&self, touched: &Blocks) {
         let changes: Vec<Change> = {
             let state = self.state();
+            let released = state.released;
             let groups = touched.groups().filter_map(|(group, places)| {
                 let entries = &state.table.groups.get(&group)?.entries;
                 Some(places.map(move |place| (group * GROUP + place as u64, entries[place])))
@@ -333,7 +354,7 @@ impl Store {
             let aged = groups.flatten().map(|(block, old)| Change {
                 block,
                 old,
-                new: old.aged(),
+                new: old.aged(released),
             });
             aged.filter(|change| change.new != change.old).collect()
         };

@@ -1,6 +1,6 @@
 //! Tests of one store: what it keeps, gives back and refuses.
 
-use super::index::Entry;
+use super::index::{AT_ONCE, Entry};
 use super::*;
 use crate::block::{encode, part_length};
 use crate::record::HEADER;
@@ -309,8 +309,8 @@ fn an_index_that_points_elsewhere_is_damaged() {
         },
     ] {
         let entry = Entry::default();
-        let entry = entry.prepare(Slot::new(1, Some(extent), Kind::Raw), 0);
-        let entry = entry.unwrap().commit(1).unwrap();
+        let entry = entry.prepare(Slot::new(1, Some(extent), Kind::Raw), 0, AT_ONCE);
+        let entry = entry.unwrap().commit(1, AT_ONCE).unwrap();
         let at = shape().slot_at(0) + 8;
         medium.bytes.write(at, &entry.to_bytes(0)).unwrap();
         let store = Store::open("t", Box::new(medium.clone()), Some(1 << 20)).unwrap();

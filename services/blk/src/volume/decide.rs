@@ -71,6 +71,12 @@ impl Rule {
         })
     }
 
+    /// True if what is durable at all trusted targets stays at each until that is so for something newer: a newer generation
+    /// that too few may have was not flushed.
+    fn keeps_flushed(self) -> bool {
+        self.trusted.is_some() && self.layout.keeps_flushed()
+    }
+
     /// The targets that may have what all known ones have lost. Of parts one that is not trusted any more may have one.
     fn unknown(self, known: u16) -> u16 {
         let all = self.trusted.filter(|_| self.layout.is_mirror());
@@ -122,6 +128,18 @@ impl Votes {
         self.hole |= held.kind == Kind::Hole;
     }
 
+    /// True if no flush was about it, and too few may have it. One with a torn record may have lost a flushed one, but not if
+    /// another trusted one has neither, or a second one is torn: all had it.
+    fn was_not_flushed(self, there: u16, known: u16, layout: Layout) -> bool {
+        let lacking = known & !(self.voters() | self.torn);
+        let torn = match lacking == 0 && self.torn.is_power_of_two() {
+            true => self.torn,
+            false => 0,
+        };
+        let absent = layout.all() & !there;
+        layout.is_short(absent | self.voters() | torn)
+    }
+
     fn state(self, generation: u64, lost: bool) -> BlockState {
         BlockState {
             generation,
@@ -144,7 +162,8 @@ pub(super) fn decide_block(
 ) -> BlockState {
     let layout = rule.layout;
     let deciders = rule.deciders(witnesses);
-    let known = known(of_block, witnesses, layout, &record) & deciders;
+    let there = known(of_block, witnesses, layout, &record);
+    let known = there & deciders;
     let enough = rule.is_enough(known, witnesses);
     // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
@@ -166,13 +185,20 @@ pub(super) fn decide_block(
             votes.add(held, *role, record(held, *role));
         }
         if (votes.voters() | votes.torn) & deciders == 0 {
-            // What those without a voice have, and no other one, was decided against.
+            // What those without a voice have, and no other one, was decided against: unless absent ones may have the rest.
+            let absent = rule.trusted.unwrap_or(0) & !there;
+            let may_be_whole = absent != 0 && !layout.is_short(absent | votes.voters());
+            let is_short = layout.is_short(votes.voters());
+            if rule.keeps_flushed() && votes.settled && is_short && may_be_whole {
+                alone.get_or_insert((generation, votes));
+            }
             continue;
         }
         if !layout.is_short(votes.voters()) {
             let voters = votes.voters() & known & !newer_at;
             if let Some((newer, its_votes)) = alone
-                && !overrules((newer, its_votes), generation, voters, (witnesses, rule))
+                && (rule.keeps_flushed()
+                    || !overrules((newer, its_votes), generation, voters, (witnesses, rule)))
             {
                 return its_votes.state(newer, !its_votes.hole);
             }
@@ -185,7 +211,8 @@ pub(super) fn decide_block(
         let may_be_damage =
             rule.trusted.is_some() && known & !votes.torn == 0 && known.is_power_of_two();
         let is_nowhere = votes.voters() == 0 && rule.unknown(known) == 0 && !may_be_damage;
-        if votes.settled && !is_nowhere {
+        let is_overruled = rule.keeps_flushed() && votes.was_not_flushed(there, known, layout);
+        if votes.settled && !is_nowhere && !is_overruled {
             alone.get_or_insert((generation, votes));
         }
         if votes.settled {
@@ -193,11 +220,16 @@ pub(super) fn decide_block(
             newer_at |= votes.voters() | votes.torn;
         }
     }
-    let never = known & never_written(&slots, layout) & !newer_at;
+    let never = never_written(&slots, layout);
+    // Each has the origin beside a first write, until something was flushed at all of them.
+    let says_nothing = enough && !(rule.keeps_flushed() && known & !never != 0);
+    let never = known & never & !newer_at;
     match alone {
-        Some(newer) if overrules(newer, 0, never, (witnesses, rule)) => BlockState::default(),
+        Some(newer) if !rule.keeps_flushed() && overrules(newer, 0, never, (witnesses, rule)) => {
+            BlockState::default()
+        }
         Some((newer, votes)) => votes.state(newer, !votes.hole),
-        None if enough => BlockState::default(),
+        None if says_nothing => BlockState::default(),
         None => {
             let (generation, votes) = newest.unwrap_or_default();
             votes.state(generation, true)
@@ -583,5 +615,55 @@ mod tests {
             &["2S", "1S", "1S", "1S", "1S", "1S"],
             (1, 0b111110, false),
         );
+    }
+
+    /// Power was lost during a flush: what was flushed before is still everywhere.
+    #[test]
+    fn a_generation_that_was_flushed_in_part_does_not_hide_the_one_before() {
+        let check = |trusted, targets: [&str; 6], expect| {
+            let rule = Rule {
+                layout: "4+2".parse().unwrap(),
+                trusted: Some(trusted),
+            };
+            check_by(rule, &targets, expect);
+        };
+        let [all, four] = [0b11_1111, 0b00_1111];
+        let (both, torn) = ("2S 1S", "2T 1S");
+        check(all, [both, both, both, "1S", "1S", "1S"], (1, all, false));
+        check(all, [both, torn, torn, "1S", "1S", "1S"], (1, all, false));
+        check(all, [both, both, both, torn, torn, torn], (1, all, false));
+        check(
+            all,
+            [both, both, both, both, "1S", "1S"],
+            (2, 0b1111, false),
+        );
+        // What the absent one has may be the fourth part.
+        let lost = (2, 0b111, true);
+        check(all, [both, both, both, "1S", "1S", "absent"], lost);
+        // One record is damaged, or was never there.
+        check(
+            all,
+            [both, both, both, both, both, torn],
+            (2, 0b1_1111, false),
+        );
+        check(four, [both, both, both, torn, "", ""], lost);
+        check(four, [both, both, both, "1S", "", ""], (1, 0b1111, false));
+        // Those that have it have no voice, and the absent one has one.
+        check(
+            four,
+            ["", "", "absent", "absent", "2S 0S", "2S 0S"],
+            (2, 0b11_0000, true),
+        );
+        check(
+            four,
+            ["1S", "1S", "1S", "1S", "2S", "2S"],
+            (1, 0b1111, false),
+        );
+        // A first write.
+        let first = "1S 0S";
+        check(all, [first, first, first, "", "", ""], (0, 0, false));
+        // No loss of power leaves this.
+        check(all, ["1S", "1S", "1S", "", "", ""], (1, 0b111, true));
+        check(all, ["2S", "2S", "2S", "1S", "1S", "1S"], lost);
     }
 }

@@ -1,14 +1,14 @@
 //! Flushes: enough targets make each block durable that was written before. One that begins serves all requests that wait for one.
 
 use super::io::Targets;
-use super::pending::Due;
+use super::pending::{Batch, Due};
 use super::state::{Volume, add};
 use crate::error::{BlkError, Result};
 use crate::geometry::{PerTarget, Role};
 use crate::store::Target;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, TryLockError};
 
 impl Volume {
     /// Makes all data durable that was acknowledged before.
@@ -67,10 +67,72 @@ impl Volume {
 
     /// Flushes all targets. Returns the blocks that too few have made durable.
     fn flush_pending(&self) -> Result<Vec<Due>> {
-        // First these: a target that takes a place afterwards is not flushed here.
+        if !self.layout.keeps_flushed() {
+            // First these: a target that takes a place afterwards is not flushed here.
+            let targets = self.targets();
+            return self.flush_batch(&targets, self.pending.begin());
+        }
+        let _turn = self.flushing();
         let targets = self.targets();
-        let batch = self.pending.begin();
-        let done = self.flush_targets(&targets);
+        let (batch, generation) = {
+            // No write is under way: each up to here is a part of this flush.
+            let writing = self.commits.writing.write();
+            let _none = writing.unwrap_or_else(PoisonError::into_inner);
+            (self.pending.cover(), self.last_generation())
+        };
+        let left = self.flush_batch(&targets, batch);
+        if left.as_ref().is_ok_and(Vec::is_empty) {
+            self.released.store(generation, Ordering::Release);
+            let release = |role: Role| {
+                let target = targets[role.index()].as_ref()?;
+                Some((target, target.begin_release(generation)))
+            };
+            let begun: PerTarget<_> = self.layout.map(release);
+            for (target, begun) in begun.into_iter().flatten() {
+                let _ = target
+                    .finish(begun)
+                    .inspect_err(|error| self.fail(target, error));
+            }
+        }
+        self.pending.uncover();
+        left
+    }
+
+    /// Held during a flush of all targets, if they keep what it is about until all have made that durable.
+    fn flushing(&self) -> MutexGuard<'_, ()> {
+        // The lock protects no data of its own.
+        let flushing = self.commits.flushing.lock();
+        flushing.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before a write of blocks whose locks the caller holds, and until it has ended: a flush of all targets begins before
+    /// or behind it.
+    pub(super) fn begin_write(
+        &self,
+        blocks: impl Iterator<Item = u64>,
+    ) -> Option<RwLockReadGuard<'_, ()>> {
+        if !self.layout.keeps_flushed() {
+            return None;
+        }
+        let mut blocks = blocks;
+        if blocks.any(|block| self.pending.waits_for_flush(block)) {
+            drop(self.flushing());
+        }
+        let writing = self.commits.writing.read();
+        Some(writing.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells a target that takes its place, or counts from here on, what all others have made durable.
+    pub(super) fn tell_released(&self, target: &Arc<dyn Target>) -> Result<()> {
+        if !self.layout.keeps_flushed() {
+            return Ok(());
+        }
+        let generation = self.released.load(Ordering::Acquire);
+        target.finish(target.begin_release(generation)).map(drop)
+    }
+
+    fn flush_batch(&self, targets: &Targets, batch: Batch) -> Result<Vec<Due>> {
+        let done = self.flush_targets(targets);
         let mut durable = 0;
         for role in self.layout.roles() {
             let (Ok(()), Some(target)) = (&done[role.index()], &targets[role.index()]) else {

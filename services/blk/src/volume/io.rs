@@ -306,9 +306,27 @@ impl Volume {
         self.lock_blocks(group.iter().map(|piece| piece.block))
     }
 
+    /// As [`Volume::update_once`]. A target that is full only because of what a flush would drop gets space.
+    fn update<'a>(
+        &self,
+        group: &[Piece],
+        allocate: bool,
+        source: impl Fn(&Piece) -> Option<&'a [u8]>,
+    ) -> Result<()> {
+        match self.update_once(group, allocate, &source) {
+            Err(error) if error.is_full() && self.layout.keeps_flushed() => {
+                // The first one lets them drop it, the second one frees it.
+                self.flush_once()?;
+                self.flush_once()?;
+                self.update_once(group, allocate, source)
+            }
+            done => done,
+        }
+    }
+
     /// Changes parts of blocks, or whole ones. `source` gives the new bytes of a piece. None: zeros, which take space with
     /// `allocate`.
-    fn update<'a>(
+    fn update_once<'a>(
         &self,
         group: &[Piece],
         allocate: bool,
@@ -318,6 +336,8 @@ impl Volume {
         let view = self.view(None)?;
         self.know_group(&view, group)?;
         let length = self.geometry().block_len();
+        let places = group.iter().map(|piece| self.sink(&view, piece.block));
+        let _writing = self.begin_write(places);
         let mut whole = Vec::new();
         let mut writes = Vec::with_capacity(group.len());
         for piece in group {

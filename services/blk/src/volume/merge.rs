@@ -136,6 +136,8 @@ impl Volume {
         let Some(pair) = self.pair(upper) else {
             return Ok((1, lost));
         };
+        let places = copied.iter().filter_map(|(block, _)| pair.places(*block));
+        let _writing = self.begin_write(places.map(|(_, place)| place));
         let mut holes = Vec::new();
         for (block, generation) in &copied {
             let Some((_, place)) = pair.places(*block) else {
@@ -165,6 +167,8 @@ impl Volume {
         let Some(pair) = self.pair(upper) else {
             return Ok((copied, lost));
         };
+        let places = batch.iter().filter_map(|block| pair.places(*block));
+        let _writing = self.begin_write(places.map(|(below, _)| below));
         let mut content = vec![0; self.geometry().block_len()];
         let mut writes: Vec<BlockWrite> = Vec::new();
         for block in batch {
@@ -202,6 +206,8 @@ impl Volume {
             let Some(pair) = self.pair(upper) else {
                 return Ok(());
             };
+            let places = batch.iter().filter_map(|block| pair.places(*block));
+            let _writing = self.begin_write(places.map(|(below, _)| below));
             let mut holes = Vec::new();
             for block in batch {
                 let Some((below, place)) = pair.places(*block) else {

@@ -22,6 +22,11 @@
 //! leaves may have lost it: what it had not made durable is written to it again when it returns. A flush is successful when
 //! two targets have made each block durable.
 //!
+//! With more parts, some targets can have made a newer generation durable in a flush that a loss of power ends, and too few of
+//! them for it or for the one before. So each target keeps what the last flush was about until it is told that all have made
+//! something newer durable (`Target::begin_release`). A write that would need a fourth place for a block waits for the end of the
+//! flush under way, and a flush begins between writes.
+//!
 //! # Several processes
 //! A target has one owner at a time. Each opening raises the epoch on at least two targets, and generations start with
 //! the epoch: two openings never use the same one.

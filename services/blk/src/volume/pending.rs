@@ -3,6 +3,7 @@
 
 use crate::geometry::{Layout, PerTarget, Role};
 use crate::record::Half;
+use crate::store::{GROUP, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +20,18 @@ struct Written {
     generation: u64,
     /// Targets that hold this generation, durable or not.
     holders: u16,
+    /// The generation that the flush under way makes durable; 0: none.
+    covered: u64,
     parts: Parts,
+}
+
+impl State {
+    /// True if no other block of a group waits.
+    fn is_alone(&self, block: u64) -> bool {
+        let group = block / GROUP * GROUP;
+        let mut others = self.blocks.range(group..group + GROUP);
+        others.all(|(other, _)| *other == block)
+    }
 }
 
 impl Written {
@@ -31,6 +43,8 @@ impl Written {
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<u64, Written>,
+    /// Groups of the targets' indexes in which they are.
+    groups: u64,
     bytes: usize,
     /// Flushes that have begun.
     begun: u64,
@@ -60,14 +74,22 @@ pub(super) struct Batch {
 #[derive(Debug)]
 pub(super) struct Pending {
     layout: Layout,
+    /// Most groups that may wait: what waits stays in change at the targets.
+    groups_max: u64,
     state: Mutex<State>,
 }
 
 impl Pending {
-    pub(super) fn new(layout: Layout) -> Self {
+    /// For a volume whose targets have room for so many blocks in their indexes.
+    pub(super) fn new(layout: Layout, room: u64) -> Self {
         let doubted = layout.map(|_| BTreeSet::new());
+        let groups_max = match layout.keeps_flushed() {
+            true => Shape::with_room(room).groups_that_wait(),
+            false => u64::MAX,
+        };
         Self {
             layout,
+            groups_max,
             state: Mutex::new(State {
                 doubted,
                 ..State::default()
@@ -83,12 +105,15 @@ impl Pending {
     /// A block was written; `holders` hold it.
     pub(super) fn wrote(&self, block: u64, generation: u64, holders: u16, parts: Parts) {
         let mut state = self.state();
+        let covered = state.blocks.get(&block).map(|old| old.covered);
         let new = Written {
             generation,
             holders,
+            covered: covered.unwrap_or(0),
             parts,
         };
         state.bytes += new.bytes();
+        state.groups += u64::from(covered.is_none() && state.is_alone(block));
         let old = state.blocks.insert(block, new);
         state.bytes -= old.map_or(0, |old| old.bytes());
         let next = state.begun + 1;
@@ -171,7 +196,9 @@ impl Pending {
     /// True if so much waits that a flush is due, or `times` as much.
     pub(super) fn is_flush_due(&self, times: usize) -> bool {
         let state = self.state();
-        state.bytes > times * BYTES_MAX || state.blocks.len() > times * BLOCKS_MAX
+        state.bytes > times * BYTES_MAX
+            || state.blocks.len() > times * BLOCKS_MAX
+            || state.groups > self.groups_max.saturating_mul(times as u64)
     }
 
     /// What a flush that begins now has to make durable.
@@ -187,6 +214,32 @@ impl Pending {
             due: due.collect(),
             number: state.begun,
         }
+    }
+
+    /// As [`Pending::begin`], for a flush of all targets, which keep what it is about until [`Pending::uncover`].
+    pub(super) fn cover(&self) -> Batch {
+        let batch = self.begin();
+        let mut state = self.state();
+        for written in state.blocks.values_mut() {
+            written.covered = written.generation;
+        }
+        batch
+    }
+
+    /// The flush of all targets has ended.
+    pub(super) fn uncover(&self) {
+        let mut state = self.state();
+        for written in state.blocks.values_mut() {
+            written.covered = 0;
+        }
+    }
+
+    /// True if a write of a block, which keeps the last generation beside its own, must not begin: the flush under way is
+    /// about one before that.
+    pub(super) fn waits_for_flush(&self, block: u64) -> bool {
+        let state = self.state();
+        let written = state.blocks.get(&block);
+        written.is_some_and(|written| ![0, written.generation].contains(&written.covered))
     }
 
     /// A target has made durable what it held when `batch` began.
@@ -212,6 +265,7 @@ impl Pending {
             }
             let is_same = state.blocks.get(&due.block);
             if is_same.is_some_and(|written| written.generation == due.generation) {
+                state.groups -= u64::from(state.is_alone(due.block));
                 let old = state.blocks.remove(&due.block);
                 state.bytes -= old.map_or(0, |old| old.bytes());
             }
@@ -237,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_target_that_leaves_before_a_flush_is_doubted_until_it_is_written_again() {
-        let pending = Pending::new(Layout::HALVES);
+        let pending = Pending::new(Layout::HALVES, 1 << 16);
         pending.wrote(4, 9, 0b011, parts(9));
         let batch = pending.begin();
         pending.synced(Role::FIRST, &batch);
@@ -256,9 +310,33 @@ mod tests {
         assert!(pending.begin().due.is_empty() && pending.parts(4, 9).is_none());
     }
 
+    /// Targets have space for one generation beside that of the flush and the one that was flushed before.
+    #[test]
+    fn the_second_write_of_a_block_during_a_flush_of_all_targets_waits_for_its_end() {
+        let pending = Pending::new("4+2".parse().unwrap(), 1 << 16);
+        pending.wrote(4, 9, 0b11_1111, parts(9));
+        assert!(!pending.waits_for_flush(4));
+        let batch = pending.cover();
+        assert!(!pending.waits_for_flush(4), "the first one keeps 9");
+        pending.wrote(4, 10, 0b11_1111, parts(10));
+        assert!(pending.waits_for_flush(4) && !pending.waits_for_flush(5));
+        assert!(pending.done(batch, 0b11_1111, 0b11_1111).is_empty());
+        pending.uncover();
+        assert!(!pending.waits_for_flush(4));
+        // Groups that stay in change until then are few.
+        for group in 0..600 {
+            pending.wrote(group * GROUP, 11, 0b11_1111, parts(11));
+            pending.wrote(group * GROUP + 1, 11, 0b11_1111, parts(11));
+        }
+        assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
+        let batch = pending.begin();
+        pending.done(batch, 0b11_1111, 0b11_1111);
+        assert_eq!(pending.state().groups, 0);
+    }
+
     #[test]
     fn a_flush_ends_nothing_that_was_written_after_it_began() {
-        let pending = Pending::new(Layout::HALVES);
+        let pending = Pending::new(Layout::HALVES, 1 << 16);
         pending.wrote(4, 9, 0b111, parts(9));
         let batch = pending.begin();
         pending.wrote(4, 10, 0b111, parts(10));

@@ -70,6 +70,7 @@ impl Volume {
         }
         target.mark(self.epoch, Mark::Owned)?;
         target.grow(self.geometry().blocks())?;
+        self.tell_released(&target)?;
         self.tell_members(role, &target)?;
         self.tell_wrapping(&target)?;
         self.tell_layers(&target)?;

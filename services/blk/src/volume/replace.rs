@@ -101,6 +101,7 @@ impl Volume {
         self.check_needless(role)?;
         target.mark(self.epoch, Mark::Owned)?;
         target.grow(self.geometry().blocks())?;
+        self.tell_released(&target)?;
         self.tell_wrapping(&target)?;
         self.tell_layers(&target)?;
         self.tell_replacement(role, &target)?;

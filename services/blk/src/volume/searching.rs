@@ -25,7 +25,7 @@ impl Volume {
         let mut text = format!("{:?} {:?}", self.epoch, self.counter);
         // Cannot fail: memory.
         let _ = write!(text, "{:?} {:?}", self.blocks(), self.pending);
-        let _ = write!(text, "{:?}", self.trust);
+        let _ = write!(text, "{:?} {:?}", self.trust, self.released);
         let _ = write!(text, "{:?}", (self.layers(), &self.merging));
         self.seats.look(|seats| {
             for seat in seats {

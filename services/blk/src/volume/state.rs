@@ -320,6 +320,8 @@ pub struct Volume {
     /// A request has failed, or a target did not settle something: entries may say more than what counts.
     pub(super) disturbed: AtomicBool,
     pub(super) counter: AtomicU64,
+    /// Up to this generation all targets have made durable what counts.
+    pub(super) released: AtomicU64,
     pub(super) seats: Arc<Seats>,
     pub(super) blocks: Mutex<Blocks>,
     pub(super) locks: Vec<Mutex<()>>,
@@ -559,6 +561,11 @@ impl Volume {
         self.locks[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest generation.
+    pub(super) fn last_generation(&self) -> u64 {
+        self.epoch << COUNTER_BITS | self.counter.load(Ordering::Relaxed)
     }
 
     /// A generation that no other write has.

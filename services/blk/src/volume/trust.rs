@@ -137,7 +137,10 @@ impl Volume {
         let mut recorded = self.trust.recorded();
         // From here on each write waits for it, or for this.
         self.trust.required.fetch_or(role.bit(), Ordering::SeqCst);
-        let done = self.flush_target(role, target);
+        let done = self
+            .tell_released(target)
+            .inspect_err(|error| self.fail(target, error))
+            .and_then(|()| self.flush_target(role, target));
         if done.is_err() || self.missing_blocks(role) != 0 {
             self.trust
                 .required

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 /// Locks, the last of which is released first: a thread that waits for the first one finds the others free, and waits once.
@@ -28,6 +28,10 @@ pub(super) struct Commits {
     pub(super) begun: AtomicU64,
     /// The last one that was successful. Held during each.
     pub(super) done: Mutex<u64>,
+    /// Held during each flush of all targets of those layouts whose targets keep what it is about.
+    pub(super) flushing: Mutex<()>,
+    /// Shared by the writes of such a layout. A flush of all targets begins between them.
+    pub(super) writing: RwLock<()>,
 }
 
 /// Threads for that, of all requests.

@@ -52,6 +52,9 @@ fn calls() -> Vec<Call> {
             generation: 2,
         },
         Call::Flush,
+        Call::Release {
+            generation: 1 << 50,
+        },
         Call::Mark {
             epoch: 4,
             mark: Mark::Trusted(Trusted {

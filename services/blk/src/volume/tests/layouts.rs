@@ -10,6 +10,49 @@ use std::sync::Arc;
 
 const LAYOUTS: [&str; 6] = ["2+1", "mirror-2", "mirror-3", "2+2", "4+2", "8+3"];
 
+/// What a flush makes needless is given back by the next one, and what waits for one does not fill the index.
+#[test]
+fn what_was_flushed_before_stays_only_until_all_targets_have_the_newer() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout: Layout = "4+2".parse().unwrap();
+    let create = |role: Role| -> Arc<dyn Target> {
+        let new = NewTarget {
+            geometry: Geometry::of_size(512, 8 << 20).unwrap(),
+            role,
+            volume: Id([7; 16]),
+            complete: true,
+        };
+        let path = dir.path().join(role.to_string());
+        Arc::new(Store::create_file(&path, new, None).unwrap())
+    };
+    let volume = Volume::open(layout.roles().map(create).collect()).unwrap();
+    let noise = |seed: u64| content(seed)[..512].to_vec();
+    let used = || layout.map(|role| volume.used(role).unwrap());
+    volume.write(0, &noise(1)).unwrap();
+    volume.flush().unwrap();
+    let one = used();
+    for seed in 2..9 {
+        volume.write(0, &noise(seed)).unwrap();
+        let now = used();
+        assert!(now.iter().zip(&one).all(|(now, one)| *now == 2 * one));
+        volume.flush().unwrap();
+        assert_eq!(used(), one, "{seed}");
+    }
+    // More groups than can be in change at once.
+    for block in 0..2048u64 {
+        volume.write(block * 8 * 512, &noise(block)).unwrap();
+    }
+    for role in layout.roles() {
+        assert_eq!(volume.missing_blocks(role), 0, "{role}");
+        assert!(volume.is_complete(role), "{role}");
+    }
+    for block in 0..2048u64 {
+        let mut back = vec![0; 512];
+        volume.read(block * 8 * 512, &mut back).unwrap();
+        assert!(back == noise(block), "{block}");
+    }
+}
+
 /// The files of a volume.
 struct Files {
     dir: tempfile::TempDir,
