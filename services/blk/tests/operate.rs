@@ -26,7 +26,7 @@ fn a_mirror_is_created_and_gets_a_new_copy() {
         ("mirror-3", "has 3 targets"),
         ("2+1", "has 3 targets"),
         ("4+2", "has 6 targets"),
-        ("8+3", "layout 8+3: it is not judged yet: give"),
+        ("8+3", "has 11 targets"),
         ("9+1", "layout 9+1: give"),
         ("4+4", "layout 4+4: give"),
         ("mirror-4", "layout mirror-4: give"),

@@ -29,6 +29,8 @@ impl World {
             };
         }
         self.model.returns(1 << target);
+        // With fewer no request is served, this one either.
+        let is_served = part.healthy().count_ones() >= self.counts().needed;
         part.used |= 1 << target;
         // One that has taken a place since the targets were equal does not know alone what nobody has looked up. Until it
         // holds everything, it takes two others.
@@ -38,7 +40,7 @@ impl World {
         match result {
             Err(error)
                 if !self.is_killed()
-                    && !is_alone
+                    && (is_served && !is_alone)
                     && (part.faulty | self.doubted) & 1 << target == 0
                     && self.model.is_return_sure() =>
             {

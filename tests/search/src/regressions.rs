@@ -266,6 +266,32 @@ pub const REGRESSIONS: &[Regression] = &[
         "records that never reached the disks of some targets hide a block that was never written",
         "open 012345; write 0; machine any 68; open 012345; read",
     ),
+    of(
+        "4+2",
+        "records that are torn at targets without a voice make a damaged one count as one that was not flushed",
+        "open 012345; write 0; write 0; power 45 any 59; flush; machine none; damage 3 4 cut; open 012345; read",
+    ),
+    of(
+        "4+2",
+        "a new target that lacks everything counts as one that may have what a loss of power has taken",
+        "open 012345; write 0; flush; replace 5; sync-full 5; flush; write 0; machine any 232; open 012345; read",
+    ),
+    of(
+        "4+2",
+        "a new target that was away counts as one that may have what a loss of power has taken",
+        "open 01234; keep; write 0; kill; open 012345; replace 1; kill; open 02345; scrub; write 0; power 25 none; kill; \
+         open 012345; read",
+    ),
+    of(
+        "4+2",
+        "an opening that was cut off makes a target that lacks the record of a replacement the one that knows best",
+        "open 012345; sync-fails 1; rebuild; replace 5; kill; kill-at *; open 012345; swap 5; open 12345",
+    ),
+    of(
+        "2+2",
+        "an opening that was cut off makes a target that was away at a replacement the one that knows best",
+        "open 123; replace 2; kill; kill-at *; open 023; swap 2; open 0123",
+    ),
 ];
 
 impl Regression {

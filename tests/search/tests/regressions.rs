@@ -36,7 +36,7 @@ fn steps_come_back_from_their_text() {
         assert_eq!(parse(&text).unwrap(), steps, "{text}");
     }
     for text in [
-        "open 5",
+        "open b",
         "write",
         "write 9",
         "power 0",

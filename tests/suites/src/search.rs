@@ -26,12 +26,15 @@ struct Search {
 struct Run(&'static str, [u64; 3]);
 
 const FULL: Search = Search {
-    name: "four layouts: sequences to depth 5, with cut steps to depth 2, and 10,000,000 random ones of 2+1, fewer of the others",
+    name: "seven layouts: sequences to depth 5, with cut steps to depth 2, and 10,000,000 random ones of 2+1, fewer of the others",
     runs: &[
         Run("2+1", [5, 2, 10_000_000]),
         Run("mirror-2", [4, 1, 1_000_000]),
         Run("mirror-3", [4, 1, 1_000_000]),
         Run("4+2", [3, 1, 1_000_000]),
+        Run("2+2", [2, 1, 300_000]),
+        Run("3+2", [2, 1, 300_000]),
+        Run("8+3", [1, 1, 100_000]),
     ],
     report: "report.json",
     limit: Duration::from_secs(2 * 3600),

@@ -63,7 +63,7 @@ struct CreateArgs {
     /// Bytes of a block: a multiple of 64, up to 1 MiB.
     #[arg(long, default_value = "4096", value_parser = bytes)]
     block_size: u64,
-    /// How data is spread: 2+1 (two halves and parity), mirror-2, mirror-3, or 4+2 (four parts and two parities).
+    /// How data is spread: 2+1 (two halves and parity), mirror-2, mirror-3, or K+M: K parts (2 to 8) and M parities (1 to 3).
     #[arg(long, default_value_t = Layout::HALVES, value_name = "LAYOUT", conflicts_with = "like")]
     layout: Layout,
     /// Create one new target of the volume of this target, or of the export or service with this status socket.
@@ -194,9 +194,6 @@ fn create(args: &CreateArgs) -> Result<()> {
         }
         (_, _, Some(size)) => {
             let layout = args.layout;
-            if layout != Layout::HALVES && !layout.is_mirror() && layout.to_string() != "4+2" {
-                bail!("layout {layout}: it is not judged yet: give 2+1, mirror-2, mirror-3 or 4+2");
-            }
             if args.targets.len() != layout.targets() {
                 bail!(
                     "a new volume of layout {layout} has {} targets: give as many files",

@@ -130,13 +130,12 @@ impl Votes {
 
     /// True if no flush was about it, and too few may have it. One with a torn record may have lost a flushed one, but not if
     /// another trusted one has neither, or a second one is torn: all had it.
-    fn was_not_flushed(self, there: u16, known: u16, layout: Layout) -> bool {
+    fn was_not_flushed(self, absent: u16, known: u16, layout: Layout) -> bool {
         let lacking = known & !(self.voters() | self.torn);
-        let torn = match lacking == 0 && self.torn.is_power_of_two() {
-            true => self.torn,
-            false => 0,
+        let torn = match self.torn & known {
+            torn if lacking == 0 && torn.is_power_of_two() => torn,
+            _ => 0,
         };
-        let absent = layout.all() & !there;
         layout.is_short(absent | self.voters() | torn)
     }
 
@@ -165,6 +164,8 @@ pub(super) fn decide_block(
     let there = known(of_block, witnesses, layout, &record);
     let known = there & deciders;
     let enough = rule.is_enough(known, witnesses);
+    // Others have nothing that was acknowledged, or what was decided against.
+    let absent = rule.trusted.unwrap_or(layout.all()) & !there;
     // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
     let mut newer_at = 0;
@@ -186,7 +187,6 @@ pub(super) fn decide_block(
         }
         if (votes.voters() | votes.torn) & deciders == 0 {
             // What those without a voice have, and no other one, was decided against: unless absent ones may have the rest.
-            let absent = rule.trusted.unwrap_or(0) & !there;
             let may_be_whole = absent != 0 && !layout.is_short(absent | votes.voters());
             let is_short = layout.is_short(votes.voters());
             if rule.keeps_flushed() && votes.settled && is_short && may_be_whole {
@@ -211,7 +211,7 @@ pub(super) fn decide_block(
         let may_be_damage =
             rule.trusted.is_some() && known & !votes.torn == 0 && known.is_power_of_two();
         let is_nowhere = votes.voters() == 0 && rule.unknown(known) == 0 && !may_be_damage;
-        let is_overruled = rule.keeps_flushed() && votes.was_not_flushed(there, known, layout);
+        let is_overruled = rule.keeps_flushed() && votes.was_not_flushed(absent, known, layout);
         if votes.settled && !is_nowhere && !is_overruled {
             alone.get_or_insert((generation, votes));
         }
@@ -640,6 +640,12 @@ mod tests {
         // What the absent one has may be the fourth part.
         let lost = (2, 0b111, true);
         check(all, [both, both, both, "1S", "1S", "absent"], lost);
+        // One that is not trusted has nothing that was acknowledged.
+        check(
+            0b01_1111,
+            [both, both, both, "1S", "1S", "absent"],
+            (1, 0b1_1111, false),
+        );
         // One record is damaged, or was never there.
         check(
             all,
@@ -647,6 +653,7 @@ mod tests {
             (2, 0b1_1111, false),
         );
         check(four, [both, both, both, torn, "", ""], lost);
+        check(four, [both, both, both, torn, torn, torn], lost);
         check(four, [both, both, both, "1S", "", ""], (1, 0b1111, false));
         // Those that have it have no voice, and the absent one has one.
         check(

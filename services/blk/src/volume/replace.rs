@@ -8,12 +8,19 @@ use super::state::{Volume, add};
 use super::trustees::is_used;
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
-use crate::store::{Identity, Mark, Members, Standing, Target};
+use crate::store::{Identity, Mark, Members, Standing, Target, Trusted};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// The targets that have replaced others, as those tell that know it best.
 pub(super) fn newest(identities: impl Iterator<Item = Identity>) -> Members {
-    let newest = identities.max_by_key(|identity| (identity.epoch, identity.members.revision));
+    let newest = identities.max_by_key(|identity| {
+        let Trusted {
+            epoch, revision, ..
+        } = identity.trusted;
+        // An opening that was cut off has given its epoch to some before it told them.
+        let own = if epoch == 0 { identity.epoch } else { 0 };
+        ((epoch, revision), (own, identity.members.revision))
+    });
     newest.map_or_else(Members::default, |identity| identity.members)
 }
 
