@@ -301,8 +301,12 @@ impl Model {
             block.due = false;
             block.undecided = false;
             if keeps && !shape.are_enough(block.holders, part.healthy()) {
-                // Too few are there. What no flush has covered it may decide against, for those that were absent as well.
+                // Too few are there. What no flush has covered it may decide against, for those that were absent as well, or it may
+                // be an error from here on.
                 block.values = block.since.clone();
+                if block.since.len() > 1 {
+                    block.holders = shape.of(|_| true);
+                }
             }
             block.covered = Sets::NONE;
             if part.healthy() != shape.all() {
