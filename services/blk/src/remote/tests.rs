@@ -282,7 +282,7 @@ fn a_peer_is_told_why_it_is_refused() {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
-    let call = b"XBLK\x08\0\0\0\x02\0\0\0\0\x63";
+    let call = b"XBLK\x09\0\0\0\x02\0\0\0\0\x63";
     stream.write_all(call).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -509,7 +509,7 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     let to = start(Role::FIRST);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
-        b"XBLK\x08\0\0\0\xff\xff\xff\xff\0",
+        b"XBLK\x09\0\0\0\xff\xff\xff\xff\0",
         b"XBLK\x05\0\0\0\x02\0\0\0\0\x63",
     ] {
         let mut stream = TcpStream::connect(&to).unwrap();

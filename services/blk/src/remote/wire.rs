@@ -16,10 +16,10 @@ use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 wrapped keys and other
-/// layouts, and calls and answers may be read by RDMA.
+/// layouts, and calls and answers may be read by RDMA, since version 9 targets learn who is trusted and what all have made durable.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 8,
+    version: 9,
     program: "xgvmi-blk target",
 };
 /// Longest call: the steps of a group.
