@@ -132,7 +132,10 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         if collected == 0 {
             bail!("nothing was measured");
         }
-        write(&root.join(committed(MACHINE)), &lines(&machine::describe()))?;
+        // The other reports are of the machine of the last run with all.
+        if options.only.is_empty() {
+            write(&root.join(committed(MACHINE)), &lines(&machine::describe()))?;
+        }
         println!(
             "{collected} reports collected in {} s",
             start.elapsed().as_secs()
