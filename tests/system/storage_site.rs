@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("storage_c_library", c_library),
-        Case::new("storage_c_library_names_itself_and_its_volume", c_names),
+        Case::new("storage_named_c_library", c_names),
         Case::new("storage_service_reads_its_secret_again", reload),
         Case::new("storage_service_drains", drains),
         Case::new("storage_service_refuses_wrong_options", wrong_options),

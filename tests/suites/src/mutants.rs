@@ -156,8 +156,9 @@ const STARTED: (&str, &str) = (
     "if early || done > 0 {\n            self.delivered(id, if early { count } else { done });",
 );
 const REAPED: (&str, &str) = (
-    "} else {\n                self.delivered(flight.batch, 1);",
-    "} else if flight.part != u32::MAX {\n                self.delivered(flight.batch, 1);",
+    "} else if flight.batch == batch {\n                count += 1;",
+    "} else if flight.part == u32::MAX {
+            } else if flight.batch == batch {\n                count += 1;",
 );
 
 /// The copy of the sources and its build.
