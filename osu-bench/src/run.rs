@@ -45,7 +45,7 @@ pub fn main(program: Program) -> ExitCode {
         Err(error) => {
             // One copy is enough, and the launcher ends all ranks when one has ended.
             if launcher_rank().unwrap_or(0) == 0 {
-                eprintln!("{}: {error:#}", program.name());
+                complain(&format!("{}: {error:#}", program.name()));
             } else {
                 std::thread::sleep(LAST_WORDS);
             }
@@ -68,7 +68,11 @@ pub fn main(program: Program) -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("{}: rank {}: {error:#}", program.name(), world.rank());
+            complain(&format!(
+                "{}: rank {}: {error:#}",
+                program.name(),
+                world.rank()
+            ));
             world.abort(1)
         }
     };
@@ -76,10 +80,16 @@ pub fn main(program: Program) -> ExitCode {
     match world.barrier().and_then(|()| world.finish()) {
         Ok(()) => code,
         Err(error) => {
-            eprintln!("{}: {error:#}", program.name());
+            complain(&format!("{}: {error:#}", program.name()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints a line to standard error in one write: the launcher mixes the outputs of all ranks with its own by writes.
+fn complain(text: &str) {
+    // Nobody is left to hear of a closed standard error.
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// The action of all ranks.
@@ -146,7 +156,7 @@ fn run(world: &World, mut options: Options, arguments: &[OsString]) -> ExitCode 
         Ok(code) => code,
         Err(Failure::Together(text)) => {
             if world.rank() == 0 {
-                eprintln!("{program}: {text}");
+                complain(&format!("{program}: {text}"));
             }
             ExitCode::FAILURE
         }
@@ -155,7 +165,7 @@ fn run(world: &World, mut options: Options, arguments: &[OsString]) -> ExitCode 
             if world.rank() != 0 {
                 std::thread::sleep(LAST_WORDS);
             }
-            eprintln!("{program}: rank {}: {error:#}", world.rank());
+            complain(&format!("{program}: rank {}: {error:#}", world.rank()));
             world.abort(1)
         }
     }
@@ -182,7 +192,7 @@ fn get_ready(world: &World, options: &mut Options) -> Result<(), String> {
     }
     let fitted = limit_sizes(options, world.size());
     if let (Ok(Some(warning)), 0) = (&fitted, world.rank()) {
-        eprintln!("{warning}");
+        complain(warning);
     }
     // The text is the same at all ranks with equal options. Later checks find unequal options.
     together(world, fitted.map(|_| ()))?;
