@@ -128,8 +128,9 @@ impl Votes {
         self.hole |= held.kind == Kind::Hole;
     }
 
-    /// True if no flush was about it, and too few may have it. One with a torn record may have lost a flushed one, but not if
-    /// another trusted one has neither, or a second one is torn: all had it.
+    /// True if no flush was about it, and too few may have it: those with a half block, and trusted ones that say nothing
+    /// (`absent`). A trusted one with a torn record may have lost a flushed one, but not if another trusted one has neither, or
+    /// a second one is torn: all had it.
     fn was_not_flushed(self, absent: u16, known: u16, layout: Layout) -> bool {
         let lacking = known & !(self.voters() | self.torn);
         let torn = match self.torn & known {
