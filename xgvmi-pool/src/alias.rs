@@ -407,7 +407,8 @@ impl<D: AliasDevice> Inner<D> {
                 Claim::NoMemory => return Err(AliasError::NoMemory),
                 Claim::TooManyPins => return Err(self.full()),
                 Claim::Full => {
-                    if when_full == WhenFull::Keep || !self.evict() {
+                    // A reap may have ended all aliases since the claim: then none is left to evict.
+                    if when_full == WhenFull::Keep || !(self.evict() || self.has_space()) {
                         return Err(self.full());
                     }
                 }
@@ -529,9 +530,12 @@ impl<D: AliasDevice> Inner<D> {
             _ => EVICTIONS_FOR_SPACE,
         };
         loop {
+            let destroyed = self.core.counters.destroys.get();
             let created = self.core.device.create_alias(key, access);
+            // A reap may have ended all aliases since the refusal: then none is left to evict.
+            let gives_space = || self.evict() || self.core.counters.destroys.get() != destroyed;
             match &created {
-                Err(error) if error.is_limit() && evictions > 0 && self.evict() => evictions -= 1,
+                Err(error) if error.is_limit() && evictions > 0 && gives_space() => evictions -= 1,
                 _ => return created,
             }
         }
@@ -678,14 +682,17 @@ impl<D: AliasDevice> Inner<D> {
                 Place::Ready(at) => self.core.table.remote(*at).owner == owner,
                 Place::Making(_) => false,
             };
-            let out: Vec<_> = write(shard)
+            let mut locked = write(shard);
+            let out: Vec<_> = locked
                 .extract_if(gone)
                 .map(|(_, place)| match place {
                     Place::Ready(at) => self.remove(at),
                     Place::Making(_) => None,
                 })
                 .collect();
+            // Under the lock: an eviction that finds no alias here finds space.
             self.shrink(out.len());
+            drop(locked);
             reaped += out.len();
             out.into_iter().flatten().for_each(|at| self.core.end(at));
         }
@@ -735,6 +742,10 @@ impl<D: AliasDevice> Inner<D> {
         self.len
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .is_ok()
+    }
+
+    fn has_space(&self) -> bool {
+        self.len.load(Ordering::Relaxed) < self.policy.aliases_max
     }
 
     fn shrink(&self, count: usize) {

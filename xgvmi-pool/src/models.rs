@@ -399,6 +399,23 @@ fn reaping_meets_attaching() {
     });
 }
 
+/// The map is full at the claim and empty at the eviction.
+#[test]
+fn reaping_gives_a_full_map_space() {
+    model(|| {
+        let fabric = SimFabric::new();
+        let (map, keys) = aliases(&fabric, 2, 1);
+        attach_once(&map, &fabric, keys[0], 0).expect("an alias");
+        let other = {
+            let (map, fabric, key) = (Arc::clone(&map), fabric.clone(), keys[1]);
+            thread::spawn(move || attach_once(&map, &fabric, key, 1))
+        };
+        map.reap_owner(OwnerUuid::new(1));
+        other.join().expect("no panic").expect("an alias");
+        assert_eq!(map.len(), fabric.objects(DPU));
+    });
+}
+
 #[test]
 fn closing_meets_attaching() {
     model(|| {
