@@ -54,6 +54,14 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         }
         cases.push(case);
     }
+    Ok(cases)
+}
+
+/// The demos and the soak under ten seeds.
+pub(super) fn demos(world: &World) -> Result<Vec<Case>> {
+    workspace::build(&[""])?;
+    let tests = Tests::build(world)?;
+    let mut cases = Vec::new();
     for seed in 1..=DEMO_SEEDS {
         cases.extend(under(world, &tests, seed)?);
     }

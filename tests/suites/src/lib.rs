@@ -102,8 +102,10 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds,
             'deep' (a depth more) hours
-  adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each, and
-            the demos and the soak under ten. Parts are 'seed N', 'demo storage seed N', 'soak seed N'
+  adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each. Parts
+            are 'seed N'
+  adversary-demos
+            the demos and the soak under ten seeds of that mode. Parts are 'demo storage seed N', 'soak seed N'
   join      two devices that share nothing but a network, joined by `bf-emu join`: ping-pongs, perftest and UCX over a good
             network and over one that loses, repeats and reorders packets, also with connections by librdmacm; programs and
             carriers that are killed; the packets as tshark and scapy read them
@@ -273,6 +275,7 @@ const SUITES: &[Suite] = &[
     Suite::new("storage-loops", Some(&["rounds 2"]), storage::run_loops),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
+    Suite::new("adversary-demos", None, adversary::demos),
     Suite::alone("join", Some(join::SAMPLE), join::run_all),
     Suite::alone("mutants", None, mutants::run_all),
     Suite::alone("rv64", Some(rv64::SAMPLE), rv64::run_all),
@@ -358,6 +361,7 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
         false => World::without_build(parts)?,
     };
     let accepted = accepted()?;
+    let path = world.dir.join("report.json");
     let mut reports = Vec::new();
     let mut clean = true;
     for suite in chosen {
@@ -369,13 +373,11 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
         clean &= tell(suite.name, started.elapsed(), &cases);
         reports.push(report(suite.name, &cases));
+        // After each suite: a run that is ended early keeps what it has shown.
+        let text = serde_json::to_string_pretty(&reports)?;
+        fs::write(&path, text + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let path = world.dir.join("report.json");
-    let text = format!(
-        "{}\n",
-        serde_json::to_string_pretty(&Value::Array(reports))?
-    );
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("report: {}", path.display());
     Ok(if clean {
         ExitCode::SUCCESS
