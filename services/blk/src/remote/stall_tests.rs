@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::block::Kind;
-use crate::error::{BlkError, Result};
+use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::Half;
 use crate::store::{Mark, Medium, MemoryMedium, NewTarget, Store, Target};
@@ -121,7 +121,9 @@ pub(crate) fn start(switch: &Arc<Switch>) -> ([Address; 3], [Arc<Switch>; 3]) {
 }
 
 /// Repeats what a busy machine may not do within the limit of an answer.
-fn in_time<T>(attempt: impl Fn() -> Result<T>) -> T {
+pub(crate) fn in_time<T, E: std::fmt::Display>(
+    attempt: impl Fn() -> std::result::Result<T, E>,
+) -> T {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         match attempt() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::geometry::{Geometry, Id};
 use crate::operate::OpenArgs;
-use crate::remote::stall_tests::{Switch, start};
+use crate::remote::stall_tests::{Switch, in_time, start};
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -70,7 +70,7 @@ fn kept(addresses: &[String], limit: Duration, outage_limit: Duration) -> Arc<Vo
     };
     let names: Vec<String> = addresses.iter().map(|to| format!("tcp:{to}")).collect();
     let opener = Arc::new(Opener::new(&names, &args).unwrap());
-    let volume = Arc::new(opener.open_volume().unwrap());
+    let volume = Arc::new(in_time(|| opener.open_volume()));
     keep(&opener, &volume).unwrap();
     volume
 }
@@ -101,6 +101,8 @@ fn a_target_with_a_busy_disk_delays_no_other() {
         let bytes = [7; 2 * BLOCK];
         volume.write(0, &bytes).unwrap();
         volume.flush().unwrap();
+        // A busy machine may have opened it without one.
+        wait_complete(&volume);
         syncs.stall_after(Some(syncs_that_end));
         for role in [Role::FIRST, Role::PARITY] {
             volume.detach(role, "the test says so");
@@ -161,7 +163,8 @@ fn forward(to: String, mute: Arc<Mute>) -> String {
     address
 }
 
-/// A volume on targets behind such connections, and some data on it.
+/// A volume on targets behind such connections, and some data on it. All targets are in use: a busy machine may have opened it
+/// without one, and the attempt to take that one back must not be under way when the test begins.
 fn kept_behind(
     mutes: &[Arc<Mute>; 3],
     limit: Duration,
@@ -175,6 +178,8 @@ fn kept_behind(
     let volume = kept(&addresses, limit, outage_limit);
     let bytes = [7; 2 * BLOCK].to_vec();
     volume.write(0, &bytes).unwrap();
+    volume.flush().unwrap();
+    wait_complete(&volume);
     (volume, bytes)
 }
 
@@ -213,6 +218,6 @@ fn a_return_without_an_answer_is_tried_again() {
         volume.write(0, &bytes).unwrap();
         wait_complete(&volume);
         assert_eq!(mutes[0].connections.load(Ordering::SeqCst), 0);
-        assert_eq!(volume.scrub().unwrap().bad_halves, 0);
+        assert_eq!(in_time(|| volume.scrub()).bad_halves, 0);
     }
 }
