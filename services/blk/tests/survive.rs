@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    EIO, ENOSPC, Nbd, Running, SECTOR, WRITE, create, good, no_starts, program, sector, wait_until,
+    EIO, ENOSPC, Nbd, Running, SECTOR, WRITE, bound, create, good, no_starts, program, sector,
+    wait_until,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -238,6 +239,19 @@ fn each_target_is_killed_and_returns() {
         world.read_all("it has returned");
     }
     world.finish();
+}
+
+#[test]
+fn the_port_of_a_target_that_is_down_is_nobody_elses() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), SECTORS * SECTOR, BLOCK);
+    let target = Running::target(&paths[0], "127.0.0.1:0", &[]);
+    let address = target.address();
+    let listen = address.strip_prefix("tcp:").unwrap();
+    target.kill();
+    assert!(bound(listen.parse().unwrap(), false).is_err());
+    assert!(TcpStream::connect(listen).is_err());
+    assert_eq!(Running::target(&paths[0], listen, &[]).address(), address);
 }
 
 #[test]

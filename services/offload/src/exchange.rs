@@ -158,7 +158,8 @@ fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<Tcp
 
 /// Connects to rank 0 as a rank.
 fn join(address: &str, rank: u32, size: u32, end: Instant) -> io::Result<TcpStream> {
-    let mut stream = reach(address, end)?;
+    // Rank 0 may not be listening yet.
+    let mut stream = xgvmi_daemon::reach(address, end.saturating_duration_since(Instant::now()))?;
     stream.write_all(&rank.to_le_bytes())?;
     stream.write_all(&size.to_le_bytes())?;
     Ok(stream)
@@ -173,17 +174,6 @@ fn read_verdict(mut stream: &TcpStream) -> io::Result<()> {
         Ok(())
     } else {
         Err(invalid(String::from_utf8_lossy(&verdict).into_owned()))
-    }
-}
-
-fn reach(address: &str, end: Instant) -> io::Result<TcpStream> {
-    loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if Instant::now() >= end => return Err(error),
-            // Rank 0 may not be listening yet.
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
     }
 }
 

@@ -318,7 +318,7 @@ mod tests {
             command.args(["-c", &text]).env("FILE", file);
             Ok(command)
         };
-        run(2, command, Duration::from_secs(5), QUICK, |lines| {
+        run(2, command, Duration::from_secs(60), QUICK, |lines| {
             assert_eq!(lines, ["up", "up"]);
         })
     }

@@ -2,7 +2,12 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -66,6 +71,29 @@ pub(crate) fn bad(arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
+const ANY: &str = "127.0.0.1:0";
+
+/// A socket that has the address and never listens. Between two processes that listen there, the kernel would give the port to
+/// any connection of this machine, and the second one could not bind it.
+fn kept_address() -> String {
+    static KEPT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+    let socket = bound(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), true).unwrap();
+    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    KEPT.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(socket);
+    address.to_string()
+}
+
+/// A socket at an address, which shares it with others that do so, or not.
+pub(crate) fn bound(address: SocketAddrV4, shares: bool) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, shares)?;
+    bind(&socket, &address)?;
+    Ok(socket)
+}
+
 /// A process that serves. Dropping it kills it.
 pub(crate) struct Running {
     pub(crate) child: Child,
@@ -88,8 +116,11 @@ impl Running {
         Self { child, line }
     }
 
-    /// A target; its last word is the address.
+    /// A target; its last word is the address. The port of `127.0.0.1:0` is nobody else's afterwards, so that the target can
+    /// be started again at its address.
     pub(crate) fn target(file: &Path, listen: &str, more: &[&str]) -> Self {
+        let kept = (listen == ANY).then(kept_address);
+        let listen = kept.as_deref().unwrap_or(listen);
         let mut command = program();
         command.arg("target").arg(file).args(["--listen", listen]);
         Self::start(command.args(more))

@@ -51,12 +51,21 @@ fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
         format!("'{address}' names no address"),
     );
     for resolved in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&resolved, limit) {
+        match TcpStream::connect_timeout(&resolved, limit).and_then(to_another) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// The kernel may give a connection the local port at which its peer will listen. Such a connection leads to itself, and keeps
+/// the peer from its port.
+fn to_another(stream: TcpStream) -> io::Result<TcpStream> {
+    match stream.local_addr()? == stream.peer_addr()? {
+        true => Err(io::ErrorKind::ConnectionRefused.into()),
+        false => Ok(stream),
+    }
 }
 
 /// A peer that loses power does not close its connections: the kernel closes them after about ten seconds of silence.
@@ -70,4 +79,20 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, 3)?;
     // The same limit for unacknowledged data, in milliseconds.
     Ok(sockopt::set_tcp_user_timeout(stream, 11_000)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, bind, connect, getsockname, socket};
+
+    #[test]
+    fn a_connection_to_itself_is_none() {
+        let any = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &any).expect("bound");
+        connect(&socket, &getsockname(&socket).expect("its address")).expect("connected");
+        let error = to_another(TcpStream::from(socket)).expect_err("to itself");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
 }

@@ -264,43 +264,41 @@ fn all_connections_share_one_budget() {
     assert_eq!(budget.used(), 0, "given back with the connections");
 }
 
+/// A socket at an address that it keeps from others, and does not listen.
+fn silent() -> (std::os::fd::OwnedFd, String) {
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+    let any = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &any).expect("bound");
+    let address = getsockname(&socket).expect("its address");
+    let address = std::net::SocketAddr::try_from(address).expect("IPv4");
+    (socket, address.to_string())
+}
+
 #[test]
 fn nobody_there_is_an_error_within_the_limit() {
-    let port = {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("bound").port()
-    };
-    let error = reach(&format!("127.0.0.1:{port}"), RETRY).unwrap_err();
+    let (_socket, address) = silent();
+    let error = reach(&address, RETRY).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     assert!(reach("no port", RETRY).is_err());
 }
 
 #[test]
 fn a_peer_that_is_absent_has_a_limit_of_its_own() {
-    let port = {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("bound").port()
-    };
+    let (_socket, address) = silent();
     // Without its own limit, this test takes an hour.
-    let error = reach_within(
-        &format!("127.0.0.1:{port}"),
-        Duration::from_secs(3600),
-        2 * RETRY,
-    );
+    let error = reach_within(&address, Duration::from_secs(3600), 2 * RETRY);
     let error = error.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
 fn a_peer_that_starts_late_is_reached() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound");
-    drop(listener);
-    let late = std::thread::spawn(move || reach_within(&address.to_string(), LIMIT, LIMIT));
-    // The port is free, so this succeeds; an attempt before it is refused.
-    let listener = TcpListener::bind(address).expect("free");
+    let (socket, address) = silent();
+    let late = std::thread::spawn(move || reach_within(&address, LIMIT, LIMIT));
+    // An attempt before is refused.
+    rustix::net::listen(&socket, 1).expect("listens");
     late.join().expect("no panic").expect("reached");
-    drop(listener);
 }
 
 #[test]
