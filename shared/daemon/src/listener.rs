@@ -83,8 +83,12 @@ mod tests {
             .collect();
         assert_eq!(waiting.len(), callers);
         listener.set_nonblocking(true).expect("set");
-        let accepted = std::iter::from_fn(|| listener.accept().ok()).count();
-        assert_eq!(accepted, callers, "nobody had to call again");
+        for number in 0..callers {
+            // A busy machine may deliver the caller's last packet after its call.
+            let mut fds = [crate::pollfd(listener.as_raw_fd(), libc::POLLIN)];
+            crate::poll(&mut fds, Some(LIMIT)).expect("polled");
+            assert!(listener.accept().is_ok(), "{number} of {callers}");
+        }
     }
 
     #[test]
