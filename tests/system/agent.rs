@@ -341,10 +341,13 @@ fn compile_now<S: AsRef<OsStr>>(compiler: &str, source: &str, options: &[S]) -> 
     let name = path.file_stem().context("a source's name")?;
     let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = &path;
+    // Another run of these tests may start the program meanwhile.
+    let new = binary.with_extension(std::process::id().to_string());
     let mut cc = Command::new(compiler);
     cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(&binary)
+        .arg(&new)
         .arg(source);
     process::stdout(cc.args(options), LIMIT)?;
+    std::fs::rename(&new, &binary)?;
     Ok(binary)
 }
