@@ -548,12 +548,8 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     fn waited_too_long(&self, key: &RemoteKey) -> AliasError {
-        let RemoteKey { gvmi, mkey, .. } = *key;
-        AliasError::WaitedTooLong {
-            gvmi,
-            mkey,
-            limit: self.policy.create_wait,
-        }
+        let (gvmi, mkey, limit) = (key.gvmi, key.mkey, self.policy.create_wait);
+        AliasError::WaitedTooLong { gvmi, mkey, limit }
     }
 
     /// Evicts the least recently unpinned alias. Returns false if all are pinned. However many are
@@ -599,10 +595,9 @@ impl<D: AliasDevice> Inner<D> {
     /// after the last search are younger than all candidates of the search, so the order holds.
     fn take_unused(&self, map_key: u64, used: u64) -> Option<alias_table::Place> {
         let mut shard = write(self.shard(map_key));
-        let Some(Place::Ready(at)) = shard.get(&map_key) else {
+        let &Place::Ready(at) = shard.get(&map_key)? else {
             return None;
         };
-        let at = *at;
         let removed = self.core.table.remove_unused(at, used)?;
         self.core.counters.hits.add(removed.hits);
         shard.remove(&map_key);
@@ -751,10 +746,7 @@ impl<D: AliasDevice> Inner<D> {
     fn shrink(&self, count: usize) {
         let count = u32::try_from(count).expect("the map holds at most `aliases_max`");
         let before = self.len.fetch_sub(count, Ordering::Relaxed);
-        assert!(
-            before >= count,
-            "{count} aliases taken out of a map of {before}"
-        );
+        assert!(before >= count, "{count} aliases taken out of {before}");
     }
 }
 
