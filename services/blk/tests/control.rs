@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    EIO, FLUSH, Nbd, Running, SECTOR, create, good, names, run, sector, turn, wait_until,
+    EIO, FLUSH, LIMIT, Nbd, Running, SECTOR, create, good, names, run, sector, turn, wait_until,
+    wait_within,
 };
 use std::ffi::CString;
 use std::fs;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const BLOCK: usize = 1024;
 const SECTORS: usize = 4096;
@@ -105,12 +107,13 @@ impl World {
     }
 
     fn wait_complete(&self) {
-        wait_until("all targets are complete", || {
-            let volume = self.volume();
-            let targets = volume["targets"].as_array().unwrap();
-            let mut targets = targets.iter();
-            targets.all(|target| target["complete"] == true && target["missing_blocks"] == 0)
-        });
+        wait_until("all targets are complete", || self.is_complete());
+    }
+
+    fn is_complete(&self) -> bool {
+        let volume = self.volume();
+        let mut targets = volume["targets"].as_array().unwrap().iter();
+        targets.all(|target| target["complete"] == true && target["missing_blocks"] == 0)
     }
 }
 
@@ -642,7 +645,9 @@ fn a_replacement_on_a_full_disk_goes_on_when_there_is_space() {
     assert_eq!(volume["lost_blocks"], 0, "{volume}");
     assert_eq!(client.read(0, SECTORS * SECTOR), Ok(noise(0..SECTORS)));
     fs::remove_file(&small.filler).unwrap();
-    world.wait_complete();
+    // The rebuild has failed as often as it could meanwhile, and is tried again within a minute.
+    let longest = Duration::from_secs(60) + LIMIT;
+    wait_within(longest, "all are complete", || world.is_complete());
     // It has everything.
     world.targets[0].child.kill().unwrap();
     assert_eq!(client.read(0, SECTORS * SECTOR), Ok(noise(0..SECTORS)));

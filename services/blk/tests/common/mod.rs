@@ -182,8 +182,13 @@ pub(crate) fn skip(test: &str, reason: &str) {
 }
 
 #[track_caller]
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
+pub(crate) fn wait_until(what: &str, done: impl FnMut() -> bool) {
+    wait_within(LIMIT, what, done);
+}
+
+#[track_caller]
+pub(crate) fn wait_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
     while !done() {
         assert!(Instant::now() < end, "not in time: {what}");
         std::thread::park_timeout(Duration::from_millis(2));
