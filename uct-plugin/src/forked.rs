@@ -26,6 +26,19 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
+/// Counts forks from now on: before the first lock that a thread may hold at a fork. A program that forks before it uses UCX
+/// is no child. False if the system has no memory for it.
+pub(crate) fn watch_forks() -> bool {
+    static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+    if IS_WATCHING.swap(true, Ordering::Relaxed) {
+        return true;
+    }
+    // SAFETY: the handlers close descriptors and store to atomics.
+    let is_watching = unsafe { libc::pthread_atfork(None, None, Some(in_child)) == 0 };
+    IS_WATCHING.store(is_watching, Ordering::Relaxed);
+    is_watching
+}
+
 /// Runs the function in each forked child from now on. False if the system has no memory for it.
 /// The function may only store to atomics and close descriptors.
 pub(crate) fn watch(handler: fn()) -> bool {
@@ -35,14 +48,7 @@ pub(crate) fn watch(handler: fn()) -> bool {
         let kept = place.compare_exchange(empty, handler, Ordering::AcqRel, Ordering::Acquire);
         kept.map_or_else(|found| found == handler, |_empty| true)
     });
-    static IS_WATCHING: AtomicBool = AtomicBool::new(false);
-    if IS_WATCHING.swap(true, Ordering::Relaxed) {
-        return is_kept;
-    }
-    // SAFETY: the handlers close descriptors and store to atomics.
-    let is_watching = unsafe { libc::pthread_atfork(None, None, Some(in_child)) == 0 };
-    IS_WATCHING.store(is_watching, Ordering::Relaxed);
-    is_kept && is_watching
+    is_kept && watch_forks()
 }
 
 /// Runs the function before and after each fork, in the parent. False if the system has no memory for it.

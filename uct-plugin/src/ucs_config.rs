@@ -2,8 +2,11 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
 use ucx_sys::ucs::{Entry, Field, Link, Parser, Value};
+
+use crate::forked;
 
 pub(crate) use ucx_sys::ucs::Symbols;
 
@@ -87,7 +90,7 @@ pub(crate) fn list(
     bytes: usize,
 ) -> std::option::Option<Listing> {
     let head = symbol(c"ucs_config_global_list")?.cast::<Link>();
-    let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut listed = forked::lock(&LISTED)?;
     if listed.contains(&head.addr().get()) {
         return Some(Listing::Known);
     }
