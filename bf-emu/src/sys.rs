@@ -2,6 +2,7 @@
 //! the signal handler may use all of them.
 
 pub mod datagrams;
+pub mod fork_lock;
 pub mod full;
 pub mod interface;
 pub mod limits;

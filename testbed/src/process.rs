@@ -1,6 +1,8 @@
 //! Child processes with a time limit. Each has its own process group, which is ended by the recorded group id, not by
 //! name.
 
+mod threads;
+
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
 use std::io::Read;
@@ -26,7 +28,12 @@ pub struct Done {
     pub seconds: f64,
     /// Standard output and standard error in the order of the writes.
     pub output: String,
+    /// Its threads at a limit of at least [`SHOWS_THREADS`], before it was ended; else empty.
+    pub threads: String,
 }
+
+/// A program that has not ended for so long hangs, or lacks processors.
+pub const SHOWS_THREADS: Duration = Duration::from_secs(10);
 
 impl Done {
     /// Whether the child has succeeded within its limit.
@@ -38,7 +45,8 @@ impl Done {
     /// Describes how the child ended.
     pub fn verdict(&self) -> String {
         if self.timed_out {
-            format!("stopped at its limit after {:.0} s", self.seconds)
+            let stopped = format!("stopped at its limit after {:.0} s", self.seconds);
+            format!("{stopped}\n{}", self.threads).trim_end().to_owned()
         } else {
             self.status.to_string()
         }
@@ -186,7 +194,13 @@ impl Running {
 
     /// Waits for the end of the child, or ends it after `limit`.
     pub fn wait(mut self, limit: Duration) -> Result<Done> {
-        let (status, timed_out) = self.group.wait(limit)?;
+        let is_long = limit >= SHOWS_THREADS;
+        let is_stuck = is_long && !wait_until(limit, || self.group.has_ended());
+        let (threads, left) = match is_stuck {
+            true => (threads::of_group(self.group.id()), Duration::ZERO),
+            false => (String::new(), limit),
+        };
+        let (status, timed_out) = self.group.wait(left)?;
         // Grandchildren that outlive the child would keep the pipe open, so the whole group is ended.
         self.group.kill();
         let output = self.output.finish();
@@ -195,6 +209,7 @@ impl Running {
             timed_out,
             seconds: self.started.elapsed().as_secs_f64(),
             output,
+            threads,
         })
     }
 }

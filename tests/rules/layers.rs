@@ -269,6 +269,7 @@ const CRATES: &[Crate] = &[
                     "allocator",
                     "forked",
                     "event_lock",
+                    "first",
                     "system_pages",
                 ],
             ),

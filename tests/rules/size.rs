@@ -17,7 +17,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
-    (&["bf-emu/"], 49_450),
+    (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
     (&["clients/"], 13_850),
     (&["cli/"], 4_500),
@@ -26,7 +26,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["services/"], 52_050),
     (&["shared/"], 10_560),
     (&["ucx-sys/"], 560),
-    (&["uct-plugin/"], 13_200),
+    (&["uct-plugin/"], 13_270),
     (&["xgvmi-pool/"], 14_450),
 ];
 

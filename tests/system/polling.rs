@@ -1,6 +1,6 @@
 //! Polling mode: stock programs give the same results, without traps.
 
-use crate::agent::compile;
+use crate::agent::{compile, compile_with};
 use crate::harness::Case;
 use crate::world::{Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Result, ensure};
@@ -88,7 +88,9 @@ pub(crate) fn cases() -> Vec<Case> {
             fork(world, mode)
         })
     });
-    verbs.chain(ucx).chain(forks).collect()
+    let within = Case::new("fork_within_a_search_for_doorbell_pages", fork_within);
+    let cases = verbs.chain(ucx).chain(forks);
+    cases.chain([within]).collect()
 }
 
 /// If a forked child rings its parent's queues, the device serves it in each mode, where an adapter
@@ -98,6 +100,15 @@ fn fork(world: &World, mode: &str) -> Result<()> {
     let mut command = testbed.command("node0.host", compile("fork_poster")?);
     let said = succeed(command.env(POLLING.0, mode))?;
     ensure!(said.trim() == "ok 20", "{said}");
+    Ok(())
+}
+
+/// A signal handler forks while its own thread changes the table of doorbell pages.
+fn fork_within(world: &World) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let program = compile_with("fork_within", &["-rdynamic", "-libverbs"])?;
+    let said = succeed(&mut testbed.command("node0.host", program))?;
+    ensure!(said.starts_with("ok ") && said.trim() != "ok 0", "{said}");
     Ok(())
 }
 

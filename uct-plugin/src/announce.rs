@@ -24,12 +24,14 @@
 //! The bytes outside the sealed announcements only determine the memory domains on which aliases
 //! are created. A modification in transit costs time at the first imports and has no other effect.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::Mutex;
+
+use once_cell::race::OnceBox;
 
 use xgvmi_pool::{AnnounceError, Announcement, News, OwnerUuid, RemoteKey, ReplayFilter, Seal};
 
 use crate::check::{Adapter, KeyForm};
-use crate::{config, domains, log};
+use crate::{config, domains, forked, log};
 
 const MAGIC: &[u8; 8] = b"XGVMIALL";
 const VERSION: u16 = 1;
@@ -45,7 +47,7 @@ const PARTS_MAX: usize = domains::MDS_MAX;
 pub(crate) const KEYS_MIN: u32 = 64;
 
 /// Accepted messages.
-static SEEN: LazyLock<Mutex<ReplayFilter>> = LazyLock::new(Mutex::default);
+static SEEN: OnceBox<Mutex<ReplayFilter>> = OnceBox::new();
 
 /// Reason why a message cannot be written or accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -144,7 +146,11 @@ fn keys_as_imported(part: &Part, form: KeyForm) -> Vec<RemoteKey> {
 /// False for a message that is older than an accepted one of the same sender. The last one may be
 /// repeated, as when a process has several connections.
 fn is_news(owner: OwnerUuid, sequence: u64) -> bool {
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = SEEN.get_or_init(Box::default);
+    // A child has no memory domains of its parent's.
+    let Some(mut seen) = forked::lock(seen) else {
+        return false;
+    };
     let mut news = seen.judge(owner, sequence);
     if news == News::TooManyOwners {
         // An old message could cause evictions again.

@@ -25,12 +25,12 @@ mod slab_keys;
 mod slabs;
 mod state;
 
-use std::sync::Once;
 use std::sync::atomic::Ordering;
 
 use crate::abi::MdHandle;
 use crate::domains::{self, State};
 use crate::event_lock::Lock;
+use crate::first::Start;
 use crate::hot::hot;
 use crate::original::Object;
 use crate::ucm::{self, Ucm};
@@ -51,7 +51,7 @@ pub(crate) use state::{exists, overlaps};
 /// that is not served: its registrations are not seen, and their keys would still work when a range
 /// has a new owner.
 pub(crate) fn opened(object: &'static Object, md: MdHandle) {
-    static ONCE: Once = Once::new();
+    static START: Start = Start::new();
     let bytes = config::get().arena();
     if bytes == 0 {
         return;
@@ -61,7 +61,7 @@ pub(crate) fn opened(object: &'static Object, md: MdHandle) {
         State::NotServed => return stop("UCX has a memory domain that the library does not serve"),
         State::Unknown => return,
     }
-    ONCE.call_once(|| match make(object, bytes) {
+    START.once(|| match make(object, bytes) {
         Ok(()) => log::info!("arena of {} MiB", bytes >> 20),
         Err(why) => log::warning!("UCX_XGVMI_ARENA is off: {why}"),
     });

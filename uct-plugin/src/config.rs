@@ -6,9 +6,9 @@ mod values;
 
 use std::ffi::c_uint;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::time::Duration;
 
+use once_cell::race::OnceBox;
 use xgvmi_pool::mlx5::{FormFailure, Mlx5Options, Post, Prove};
 use xgvmi_pool::{AccessKey, AliasPolicy, Invalidate, OnFull, PoolPolicy, ReuseOrder, Seal};
 
@@ -192,11 +192,12 @@ fn processors() -> u32 {
     }
 }
 
-static VALUES: OnceLock<Options> = OnceLock::new();
+/// Made without a lock: a thread of the parent could hold one at a fork.
+static VALUES: OnceBox<Options> = OnceBox::new();
 
 /// The options' values: those of the environment after [`load`], before it the defaults.
 pub(crate) fn get() -> &'static Options {
-    VALUES.get_or_init(|| Raw::DEFAULT.options())
+    VALUES.get_or_init(|| Box::new(Raw::DEFAULT.options()))
 }
 
 /// Adds the options to a UCX that the program itself is linked to, and takes their values from it.
@@ -239,7 +240,7 @@ fn read(symbol: &Symbols<'_>) -> bool {
         if VALUES.get().is_none() {
             log::set_level(level.unwrap_or(log::Level::Warn as c_uint));
         }
-        VALUES.get_or_init(|| raw.options());
+        VALUES.get_or_init(|| Box::new(raw.options()));
     }
     true
 }

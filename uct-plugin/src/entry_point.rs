@@ -8,11 +8,11 @@
 //! see [`crate::key_provider`].
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::sync::Once;
 
 use crate::abi::slot::{self, Functions};
 use crate::calls;
 use crate::check::{self, Refusal, Table};
+use crate::first::First;
 use crate::key_provider::{self, Registration};
 use crate::module::{self, Module};
 use crate::original::{self, Originals};
@@ -149,13 +149,13 @@ pub(crate) fn opened(component: *const c_void, ours: &Functions) {
         Some(file_name(&path).starts_with(INFINIBAND_FILE))
     };
     if modules.is_empty() && is_infiniband() == Some(true) && !is_switched_off() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
+        static ONCE: First = First::new();
+        if ONCE.is_this() {
             log::warning!(
                 "nothing is served: this UCX has no module libuct_ib_mlx5.so; install UCX's \
                  InfiniBand package with mlx5 support"
             );
-        });
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The lock of the tables that handlers of memory events change. It is held for the time of a table
-//! operation, never while other code is called.
+//! operation, never while other code is called; only [`Start`](crate::first::Start) holds one for longer.
 //!
 //! The handlers of memory events take it inside `mmap` and `munmap`. It therefore allocates nothing
 //! and uses no thread-local data, and it refuses a thread that already holds it: a signal handler

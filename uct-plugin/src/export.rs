@@ -1,7 +1,6 @@
 //! `mkey_pack`: packs a key of the pool instead of one that UCX would create or bind.
 
 use std::ffi::c_void;
-use std::sync::Once;
 
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{BoundKey, Gvmi, HostHooks, Mkey, OwnerUuid, PoolError, Region, Span, VirtAddr};
@@ -12,6 +11,7 @@ use crate::abi::{
 use crate::check::KeyForm;
 use crate::chunks::Wanted;
 use crate::counter_file::Event;
+use crate::first::First;
 use crate::md::Md;
 use crate::memh::IMPORTS;
 use crate::original::Object;
@@ -320,13 +320,13 @@ unsafe fn export(served: &Md, packed: Packed, buffer: *mut c_void) -> Option<Ucs
 /// Reports once that an export has no line of the table.
 #[cold]
 fn tell_full() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static ONCE: First = First::new();
+    if ONCE.is_this() {
         log::warning!(
             "export left to UCX: the table of exported handles is full, as many thousand buffers are \
              exported at a time"
         );
-    });
+    }
 }
 
 /// Exports a handle at the address of an older one, which UCX freed without this library's knowledge.
@@ -415,8 +415,10 @@ unsafe fn draw(served: &Md, memh: MemHandle, registration: &Registration) -> Opt
 
 #[cold]
 fn refused(refusal: &check::Refusal) -> Option<BoundKey> {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| log::warning!("export left to UCX: {refusal}"));
+    static ONCE: First = First::new();
+    if ONCE.is_this() {
+        log::warning!("export left to UCX: {refusal}");
+    }
     None
 }
 

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
@@ -26,6 +26,22 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
+/// Counts forks from now on: before the first lock that a thread may hold at a fork. A program that forks before it uses UCX
+/// is no child. False if the system has no memory for it.
+pub(crate) fn watch_forks() -> bool {
+    static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+    if IS_WATCHING.load(Ordering::Acquire) {
+        return true;
+    }
+    // Two threads may come here, and neither waits for the other one.
+    // SAFETY: the handlers close descriptors and store to atomics.
+    let is_watching = unsafe { libc::pthread_atfork(None, None, Some(in_child)) == 0 };
+    if is_watching {
+        IS_WATCHING.store(true, Ordering::Release);
+    }
+    is_watching
+}
+
 /// Runs the function in each forked child from now on. False if the system has no memory for it.
 /// The function may only store to atomics and close descriptors.
 pub(crate) fn watch(handler: fn()) -> bool {
@@ -35,14 +51,7 @@ pub(crate) fn watch(handler: fn()) -> bool {
         let kept = place.compare_exchange(empty, handler, Ordering::AcqRel, Ordering::Acquire);
         kept.map_or_else(|found| found == handler, |_empty| true)
     });
-    static IS_WATCHING: AtomicBool = AtomicBool::new(false);
-    if IS_WATCHING.swap(true, Ordering::Relaxed) {
-        return is_kept;
-    }
-    // SAFETY: the handlers close descriptors and store to atomics.
-    let is_watching = unsafe { libc::pthread_atfork(None, None, Some(in_child)) == 0 };
-    IS_WATCHING.store(is_watching, Ordering::Relaxed);
-    is_kept && is_watching
+    is_kept && watch_forks()
 }
 
 /// Runs the function before and after each fork, in the parent. False if the system has no memory for it.
@@ -52,6 +61,13 @@ pub(crate) fn watch_parent(handler: extern "C" fn()) -> bool {
 }
 
 extern "C" fn in_child() {
+    /// The child that was here.
+    static CHILD: AtomicI32 = AtomicI32::new(0);
+    // SAFETY: it has no preconditions.
+    let own = unsafe { libc::getpid() };
+    if CHILD.swap(own, Ordering::Relaxed) == own {
+        return;
+    }
     for place in &HANDLERS {
         let handler = place.load(Ordering::Acquire);
         if !handler.is_null() {
@@ -159,6 +175,25 @@ mod tests {
     static HELD: Mutex<()> = Mutex::new(());
     static HELD_TOO: RwLock<()> = RwLock::new(());
     static FREE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn handlers_that_two_threads_have_registered_count_a_fork_once() {
+        assert!(watch_forks());
+        // As a second thread that did not see the first one.
+        // SAFETY: as in `watch_forks`.
+        let again = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        assert_eq!(again, 0);
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it runs no destructor.
+            unsafe { libc::_exit(i32::from(generation() != 1)) };
+        }
+        let mut status = -1;
+        // SAFETY: the child is this process's own, and the status is writable.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+    }
 
     /// Runs in the child, where only this thread exists. It allocates nothing.
     fn works_in_child() -> bool {

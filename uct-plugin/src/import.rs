@@ -1,13 +1,13 @@
 //! `mem_attach`: returns a memory handle for another function's key from the alias map.
 
 use std::ffi::c_void;
-use std::sync::Once;
 
 use xgvmi_pool::{AliasError, AliasPin, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
 use crate::abi::{MdHandle, MemAttachParams, MemHandle, UcsStatus};
 use crate::check::KeyForm;
 use crate::counter_file::Event;
+use crate::first::First;
 
 use crate::md::Md;
 use crate::memh::{self, IMPORTS, Import};
@@ -103,13 +103,13 @@ fn alias_of(served: &Md, remote: RemoteKey, mkey_buffer: *const c_void) -> Optio
 /// Reports once how UCP handles small transfers, because nothing else reports it and the library
 /// cannot change it.
 fn warn_of_copies() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static ONCE: First = First::new();
+    if ONCE.is_this() {
         log::diag!(
             "memory is imported: UCP copies small transfers from it by the CPU, which has other \
              memory there, or none; move at least 16 KiB at a time or use active messages"
         );
-    });
+    }
 }
 
 /// Reads an exported key in either form.

@@ -13,10 +13,12 @@ mod table;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Once, OnceLock};
+
+use once_cell::race::OnceBox;
 
 use crate::abi::{MdHandle, MemDeregParams, MemHandle, MemRegParams, UcsStatus};
 use crate::event_lock::Lock;
+use crate::first::{First, Start};
 use crate::numbers::Numbers;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
@@ -37,7 +39,7 @@ static HITS: AtomicU64 = AtomicU64::new(0);
 
 /// Calls a function for each served memory domain, none of which closes meanwhile.
 type EachDomain = fn(&mut dyn FnMut(MdHandle));
-static EACH_DOMAIN: OnceLock<EachDomain> = OnceLock::new();
+static EACH_DOMAIN: OnceBox<EachDomain> = OnceBox::new();
 
 /// Registrations that one call ends at most: each takes some microseconds.
 const ENDED_MAX: usize = 8;
@@ -53,26 +55,22 @@ pub(crate) fn is_on() -> bool {
 
 /// Reports once that the way in which UCX calls the library permits none.
 pub(crate) fn cannot_start() {
-    static ONCE: Once = Once::new();
-    if config::get().keep().0 > 0 {
-        ONCE.call_once(|| {
-            log::warning!(
-                "UCX_XGVMI_KEEP is off: UCX calls the library by its table of operations"
-            );
-        });
+    static ONCE: First = First::new();
+    if config::get().keep().0 > 0 && ONCE.is_this() {
+        log::warning!("UCX_XGVMI_KEEP is off: UCX calls the library by its table of operations");
     }
 }
 
 /// Starts at the first memory domain that may be served, if the options ask for it.
 pub(crate) fn start(object: &Object, each_domain: EachDomain) {
-    static ONCE: Once = Once::new();
+    static START: Start = Start::new();
     let (count, bytes) = config::get().keep();
     if count == 0 {
         return;
     }
-    ONCE.call_once(|| match follow(object) {
+    START.once(|| match follow(object) {
         Ok(()) => {
-            let _first = EACH_DOMAIN.set(each_domain);
+            let _first = EACH_DOMAIN.set(Box::new(each_domain));
             COUNT.store(count, Ordering::Relaxed);
             BYTES.store(bytes, Ordering::Relaxed);
             IS_ON.store(true, Ordering::Release);

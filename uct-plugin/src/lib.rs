@@ -49,6 +49,7 @@ mod domains;
 mod entry_point;
 mod event_lock;
 mod export;
+mod first;
 mod forked;
 mod hot;
 mod import;

@@ -1,7 +1,7 @@
 //! A served memory domain: its pool and alias map, opened at their first use, and its counters.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use xgvmi_pool::mlx5::{Form, Mlx5Device};
@@ -13,6 +13,7 @@ use xgvmi_pool::{
 use crate::abi::{MdHandle, MemDeregFn, MemRegFn};
 use crate::check::{Adapter, KeyForm, MdFacts};
 use crate::counter_file::{self, Event};
+use crate::first::First;
 use crate::numbers::Numbers;
 use crate::opened::{Opened, Refused};
 use crate::original::Object;
@@ -250,13 +251,13 @@ impl Md {
                     Refused::Forever
                 }
                 error => {
-                    static ONCE: Once = Once::new();
-                    ONCE.call_once(|| {
+                    static ONCE: First = First::new();
+                    if ONCE.is_this() {
                         log::warning!(
                             "device not used yet, everything is left to UCX until a later attempt \
                              succeeds: {error}"
                         );
-                    });
+                    }
                     Refused::Now
                 }
             })
@@ -423,14 +424,16 @@ impl Md {
 
 /// Logs events of a pool that no return value reports.
 fn tell(event: &PoolEvent) {
-    static FULL: Once = Once::new();
+    static FULL: First = First::new();
     match event {
         // Each export beyond the cap reports it at a lower level.
-        PoolEvent::CapLowered { cap, error } => FULL.call_once(|| {
-            log::warning!(
-                "the pool stops at {cap} memory keys, UCX handles further exports: {error}"
-            );
-        }),
+        PoolEvent::CapLowered { cap, error } => {
+            if FULL.is_this() {
+                log::warning!(
+                    "the pool stops at {cap} memory keys, UCX handles further exports: {error}"
+                );
+            }
+        }
         PoolEvent::Lost { mkey, error } => {
             log::error!(
                 "{mkey:?} could not be invalidated or destroyed and is out of use: {error}"

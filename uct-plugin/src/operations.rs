@@ -1,7 +1,6 @@
 //! The six operations of UCX's mlx5 memory domains that the library replaces, under UCX's own names.
 
 use std::ffi::{CStr, c_void};
-use std::sync::Once;
 
 use crate::abi::slot::Functions;
 use crate::abi::{
@@ -9,6 +8,7 @@ use crate::abi::{
     memh_flags,
 };
 use crate::export::Packed;
+use crate::first::First;
 use crate::md::Md;
 use crate::module::Module;
 use crate::original::{self, Object, Originals};
@@ -467,7 +467,9 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_md_close(md: MdHandle) {
 /// while UCX's module exports its operations.
 #[cold]
 pub(crate) fn lost(operation: &str) -> UcsStatus {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| log::error!("cannot find UCX's own function for {operation}"));
+    static ONCE: First = First::new();
+    if ONCE.is_this() {
+        log::error!("cannot find UCX's own function for {operation}");
+    }
     UcsStatus::ERR_UNSUPPORTED
 }

@@ -7,16 +7,17 @@
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use once_cell::race::OnceBox;
 use xgvmi_pool::mlx5::Mlx5Lib;
 
 use crate::abi::{
     MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemRegFn, MkeyPackFn, slot,
 };
 use crate::hot::hot;
-use crate::log;
 use crate::module::{Module, file_of};
+use crate::{forked, log};
 
 /// SONAME of UCX's mlx5 module, equal for all file names and versions.
 const MODULE_SONAME: &CStr = c"libuct_ib_mlx5.so.0";
@@ -36,7 +37,7 @@ pub(crate) struct Object {
     base: usize,
     /// Its name in the loader.
     path: CString,
-    verbs: OnceLock<Option<Arc<Mlx5Lib>>>,
+    verbs: OnceBox<Option<Arc<Mlx5Lib>>>,
 }
 
 /// The module's own functions.
@@ -81,7 +82,7 @@ impl Object {
                 }
             }
         };
-        self.verbs.get_or_init(find).clone()
+        self.verbs.get_or_init(|| Box::new(find())).clone()
     }
 }
 
@@ -151,7 +152,7 @@ pub(crate) unsafe fn known(md: MdHandle) -> Option<&'static Object> {
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
     search(ops).or_else(|| {
         let (base, _path) = file_of(ops)?;
-        let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let objects = forked::lock(&OBJECTS)?;
         let object = objects.iter().copied().find(|object| object.base == base)?;
         remember(ops, object);
         Some(object)
@@ -204,14 +205,12 @@ pub(crate) fn adopt(path: &CStr, open: impl Open) -> Option<&'static Object> {
 
 /// True if a loaded copy of the module was checked.
 pub(crate) fn is_any_known() -> bool {
-    !OBJECTS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .is_empty()
+    forked::lock(&OBJECTS).is_some_and(|objects| !objects.is_empty())
 }
 
 #[cold]
 fn look_up(ops: *const c_void, open: impl Open) -> Option<&'static Object> {
+    let _is_watching = forked::watch_forks();
     // A memory domain that is closed before it was opened has no table yet. The module's name then
     // decides, which is correct unless there are two copies.
     let object = if ops.is_null() {
@@ -228,7 +227,7 @@ fn look_up(ops: *const c_void, open: impl Open) -> Option<&'static Object> {
 /// The object that contains the address.
 fn object_at(address: *const c_void, open: impl Open) -> Option<&'static Object> {
     let (base, path) = file_of(address)?;
-    let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut objects = forked::lock(&OBJECTS)?;
     if let Some(object) = objects.iter().copied().find(|object| object.base == base) {
         return Some(object);
     }
@@ -245,7 +244,7 @@ fn object_at(address: *const c_void, open: impl Open) -> Option<&'static Object>
         path,
         originals,
         serves,
-        verbs: OnceLock::new(),
+        verbs: OnceBox::new(),
     }));
     objects.push(object);
     Some(object)

@@ -11,7 +11,7 @@ use crate::md::Md;
 use crate::memh::{self, IMPORTS};
 use crate::original::Object;
 use crate::registrations::REGISTRATIONS;
-use crate::{allocator, check, config, kept, log, owner, panic, ucp, vfs};
+use crate::{allocator, check, config, forked, kept, log, owner, panic, ucp, vfs};
 
 /// True if the memory domain is served. Takes no lock for a known one.
 ///
@@ -92,6 +92,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     if domains::state(md) != State::Unknown || allocator::is_short() {
         return;
     }
+    let _is_watching = forked::watch_forks();
     kept::start(object, |visit| domains::each(|md| visit(md.handle())));
     // SAFETY: by the contract of this function.
     let new = unsafe { checked(object, md, attr) };

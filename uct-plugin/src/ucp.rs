@@ -35,13 +35,13 @@ mod wire;
 
 use std::ffi::{CStr, c_uint, c_void};
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::calls::{self, Slot};
 use crate::config::{self, UcpHooks};
-use crate::log;
 use crate::module::Module;
 use crate::original::Object;
+use crate::{forked, log};
 pub(crate) use caches::{exporter_of, exporters};
 use hooks::{COPIES_MAX, Originals, UnpackFn};
 use rcache::Params;
@@ -65,7 +65,9 @@ enum Refusal {
 /// Redirects the slots of the UCP above this module, unless that is done or there is none.
 pub(crate) fn look_at(object: &'static Object) {
     static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut seen) = forked::lock(&SEEN) else {
+        return;
+    };
     for library in calls::objects("libucp") {
         if seen.contains(&library.base) {
             continue;
@@ -179,7 +181,8 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
             },
         }),
     };
-    let mut copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let copies = forked::lock(&COPIES);
+    let mut copies = copies.ok_or(Refusal::TooMany)?;
     let entries = hooks::take(*copies, originals).ok_or(Refusal::TooMany)?;
     *copies += 1;
     // The release hook comes first, so that nothing is recorded without being released.

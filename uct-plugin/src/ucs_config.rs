@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use ucx_sys::ucs::{Entry, Field, Link, Parser, Value};
 
 pub(crate) use ucx_sys::ucs::Symbols;
@@ -76,8 +77,21 @@ pub(crate) enum Listing {
 /// `ucs_config_parser_fill_opts` (`src/ucs/config/parser.h:522`).
 type FillFn = unsafe extern "C" fn(*mut c_void, *mut Entry, *const c_char, c_int) -> i8;
 
-/// Addresses of the option lists with our entry.
-static LISTED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Addresses of the option lists with our entry; no process has so many copies of UCX. Without a lock, which a thread of the
+/// parent could hold at a fork.
+static LISTED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+
+/// True for the first call with this list.
+fn is_new(head: usize) -> bool {
+    for place in &LISTED {
+        match place.compare_exchange(0, head, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return true,
+            Err(found) if found == head => return false,
+            Err(_) => {}
+        }
+    }
+    false
+}
 
 /// Adds the options to the list of this UCX, unless they are already there. `None` if it has no
 /// list, or if a parser is missing.
@@ -87,10 +101,6 @@ pub(crate) fn list(
     bytes: usize,
 ) -> std::option::Option<Listing> {
     let head = symbol(c"ucs_config_global_list")?.cast::<Link>();
-    let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if listed.contains(&head.addr().get()) {
-        return Some(Listing::Known);
-    }
     let mut fields = Vec::with_capacity(options.len() + 1);
     for option in options {
         fields.push(Field::new(
@@ -100,6 +110,9 @@ pub(crate) fn list(
         ));
     }
     fields.push(Field::END);
+    if !is_new(head.addr().get()) {
+        return Some(Listing::Known);
+    }
     // Neither is ever freed: UCX keeps the entry until the process ends.
     let table = Vec::leak(fields).as_ptr();
     let entry = Box::leak(Box::new(Entry {
@@ -113,7 +126,6 @@ pub(crate) fn list(
     // SAFETY: the symbol is the head of a list that is initialised at load time. UCX changes the
     // list only when a library of UCX is loaded or unloaded, which does not happen now.
     unsafe { Link::append(&raw mut entry.list, head) };
-    listed.push(head.addr().get());
     Some(Listing::New(NonNull::from(entry)))
 }
 

@@ -36,6 +36,7 @@ use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, NUMBER_BASE, QPN_BASE};
 use crate::model::faults::{self, ENV_FAULTS, RULES_MAX, Rule};
 use crate::model::topology::{VIEW_NAME_MAX, View};
+use crate::sys::fork_lock::Fork;
 use crate::sys::once::Once;
 use crate::sys::{self, Errno};
 use crate::view::state;
@@ -122,27 +123,44 @@ pub fn current() -> Option<&'static Process> {
 }
 
 thread_local! {
-    /// Whether [`before_fork`] has found the process: it may be there only when the other function runs.
-    static HOLDS: Cell<bool> = const { Cell::new(false) };
+    /// What [`before_fork`] did, for each fork of this thread that has not ended. The process may be there only when the
+    /// other function runs. A fork in a signal handler may interrupt another one.
+    static FORKS: Cell<([Option<Fork>; FORKS_MAX], usize)> = const { Cell::new(([None; FORKS_MAX], 0)) };
 }
 
+/// Forks within forks of one thread that are told apart. The ones within hold nothing.
+const FORKS_MAX: usize = 4;
+
 extern "C" fn before_fork() {
-    if let Some(Some(process)) = PROCESS.get() {
-        process.uars.before_fork();
-        HOLDS.set(true);
+    let (mut forks, depth) = FORKS.get();
+    if let Some(place) = forks.get_mut(depth) {
+        *place = match PROCESS.get() {
+            Some(Some(process)) => Some(process.uars.before_fork()),
+            _ => None,
+        };
     }
+    FORKS.set((forks, depth + 1));
+}
+
+/// The process, and what [`before_fork`] did with it.
+fn forked() -> Option<(&'static Process, Fork)> {
+    let (forks, depth) = FORKS.get();
+    let depth = depth.saturating_sub(1);
+    FORKS.set((forks, depth));
+    let fork = forks.get(depth).copied().flatten()?;
+    Some((PROCESS.get()?.as_ref()?, fork))
 }
 
 extern "C" fn after_fork_in_parent() {
-    if let Some(Some(process)) = PROCESS.get()
-        && HOLDS.replace(false)
-    {
-        process.uars.after_fork();
+    if let Some((process, fork)) = forked() {
+        process.uars.after_fork_in_parent(fork);
     }
 }
 
 extern "C" fn after_fork_in_child() {
-    after_fork_in_parent();
+    if let Some((process, fork)) = forked() {
+        process.uars.after_fork_in_child(fork);
+    }
     if let Some(Some(process)) = PROCESS.get() {
         process.after_fork_in_child();
     }

@@ -1,11 +1,10 @@
 //! The doorbell pages of a process: allocated pages, and the address of each mapping.
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::contexts::Context;
 use crate::sys::Errno;
+use crate::sys::fork_lock::{Fork, ForkLock, Held};
 
 /// Largest number of doorbell pages (UARs) of one process.
 pub const UARS_MAX: usize = 16 * 1024;
@@ -51,15 +50,12 @@ pub(super) struct Uars {
     /// Slots from this one on were never used.
     high: AtomicUsize,
     /// The lock is held while mappings are searched, so that a thread waits until another thread has recorded its pages.
-    given: Mutex<Vec<Given>>,
-    /// The lock during a fork, so that the child finds it free and the pages whole. Only its holder touches this.
-    forking: UnsafeCell<Option<MutexGuard<'static, Vec<Given>>>>,
+    given: ForkLock<Vec<Given>>,
 }
 
-// SAFETY: the other fields are shared safely, and only the holder of the lock touches `forking`.
-unsafe impl Sync for Uars {}
-// SAFETY: a table with a held lock is static, and is not moved.
-unsafe impl Send for Uars {}
+/// Longest wait of a fork for a thread that changes the pages. A child of a fork that waited in vain has no pages without a
+/// mapping.
+const FORK_WAIT_NS: u64 = 10_000_000_000;
 
 impl Uars {
     pub(super) fn new() -> Self {
@@ -72,30 +68,40 @@ impl Uars {
         Self {
             slots: (0..UARS_MAX).map(|_| slot()).collect(),
             high: AtomicUsize::new(0),
-            given: Mutex::default(),
-            forking: UnsafeCell::new(None),
+            given: ForkLock::new(Vec::new()),
         }
     }
 
-    /// Before a fork: waits until no other thread changes the pages. The forking thread must not be within a call here.
-    pub(super) fn before_fork(&'static self) {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: this thread holds the lock.
-        unsafe { *self.forking.get() = Some(given) };
+    /// Before a fork: waits until no other thread changes the pages. The forking thread may be a signal handler within a call
+    /// here.
+    pub(super) fn before_fork(&self) -> Fork {
+        self.given.before_fork(FORK_WAIT_NS)
     }
 
-    /// After [`Uars::before_fork`], in the same thread of the parent, or in the child.
-    pub(super) fn after_fork(&self) {
-        // SAFETY: this thread holds the lock, which the guard opens after the place is empty.
-        drop(unsafe { (*self.forking.get()).take() });
+    /// After [`Uars::before_fork`], in the same thread of the parent.
+    pub(super) fn after_fork_in_parent(&self, fork: Fork) {
+        self.given.after_fork_in_parent(fork);
+    }
+
+    /// After [`Uars::before_fork`], in the child.
+    pub(super) fn after_fork_in_child(&self, fork: Fork) {
+        self.given.after_fork_in_child(fork, Vec::new);
+    }
+
+    /// The pages.
+    ///
+    /// # Errors
+    /// EDEADLK: the caller is a signal handler that interrupted a call here.
+    fn given(&self) -> Result<Held<'_, Vec<Given>>, Errno> {
+        self.given.lock().ok_or(Errno(libc::EDEADLK))
     }
 
     /// Allocates a page of a context's file under a number of the device.
     ///
     /// # Errors
-    /// ENOMEM: the process has [`UARS_MAX`] pages.
+    /// ENOMEM: the process has [`UARS_MAX`] pages. Or those of [`Uars::given`].
     pub(super) fn give(&self, context: Context, page: u64, number: u32) -> Result<(), Errno> {
-        let mut given = self.given.lock().map_err(|_| Errno(libc::ENOMEM))?;
+        let mut given = self.given()?;
         if given.len() >= UARS_MAX {
             return Err(Errno(libc::ENOMEM));
         }
@@ -111,10 +117,10 @@ impl Uars {
     /// Frees a page.
     ///
     /// # Errors
-    /// ENOENT: the context has no such page.
+    /// ENOENT: the context has no such page. Or those of [`Uars::given`].
     pub(super) fn take_back(&self, context: Context, number: u32) -> Result<(), Errno> {
         let is_it = |given: &Given| (given.context, given.number) == (context.number, number);
-        let mut given = self.given.lock().map_err(|_| Errno(libc::ENOMEM))?;
+        let mut given = self.given()?;
         let before = given.len();
         given.retain(|given| !is_it(given));
         if given.len() == before {
@@ -127,9 +133,12 @@ impl Uars {
     /// Frees all pages of a context.
     pub(super) fn take_back_all(&self, context: Context) {
         // With the lock: a freed slot keeps its context's number until another thread records a page there.
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        // A signal handler of its holder frees the slots only: no other context gets the number.
+        let given = self.given();
         self.close(|slot| slot.context.load(Ordering::Relaxed) == context.number);
-        given.retain(|given| given.context != context.number);
+        if let Ok(mut given) = given {
+            given.retain(|given| given.context != context.number);
+        }
     }
 
     fn close(&self, wanted: impl Fn(&Slot) -> bool) {
@@ -149,14 +158,14 @@ impl Uars {
     /// between `mappings` and `close`.
     ///
     /// # Errors
-    /// ENOMEM: the process has [`UARS_MAX`] mappings. Or the errors of `mappings` and `close`.
+    /// ENOMEM: the process has [`UARS_MAX`] mappings. Or the errors of `mappings`, `close` and [`Uars::given`].
     pub(super) fn close_new<M: IntoIterator<Item = (usize, u64)>>(
         &self,
         context: Context,
         mappings: impl FnOnce() -> Result<M, Errno>,
         close: impl Fn(usize) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let mut given = self.given.lock().map_err(|_| Errno(libc::ENOMEM))?;
+        let mut given = self.given()?;
         let is_new = |given: &Given| given.context == context.number && !given.is_mapped;
         if !given.iter().any(is_new) {
             return Ok(());
@@ -238,10 +247,54 @@ mod tests {
         searched.get()
     }
 
+    /// Forks, and returns the status of the child, which tries the pages, and then ends.
+    fn fork(uars: &Uars, child: impl FnOnce() -> bool) -> i32 {
+        let fork = uars.before_fork();
+        // SAFETY: the child may call any function: the C library's locks are free in it.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            uars.after_fork_in_child(fork);
+            // SAFETY: the alarm ends a child that waits, and `_exit` runs no destructor of its parent.
+            unsafe {
+                libc::alarm(30);
+                libc::_exit(i32::from(!child()));
+            }
+        }
+        uars.after_fork_in_parent(fork);
+        let mut status = -1;
+        // SAFETY: the child is this process's own, and the status is of this frame.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        status
+    }
+
+    /// A signal handler forks in the middle of a search. Parent and child end the search.
+    #[test]
+    fn a_fork_within_a_search_does_not_wait_for_it() {
+        let uars = Uars::new();
+        uars.give(CONTEXT, 1, 77).unwrap();
+        let mut status = -1;
+        let mappings = || {
+            let refused = || uars.give(CONTEXT, 2, 78) == Err(Errno(libc::EDEADLK));
+            status = fork(&uars, refused);
+            assert!(refused());
+            Ok(ALL)
+        };
+        uars.close_new(CONTEXT, mappings, |_| Ok(())).unwrap();
+        assert_eq!((status, uars.at(0x1000)), (0, Some(uar(77))));
+        // A context that the handler closes rings no more.
+        uars.give(OTHER, 1, 78).unwrap();
+        let mappings = || {
+            uars.take_back_all(CONTEXT);
+            Ok(ALL)
+        };
+        uars.close_new(OTHER, mappings, |_| Ok(())).unwrap();
+        assert_eq!(uars.at(0x1000).map(|uar| uar.number), Some(78));
+    }
+
     /// Forks while a thread of the parent changes pages without a pause.
     #[test]
     fn a_child_finds_the_pages_whole_and_free() {
-        let uars: &'static Uars = Box::leak(Box::new(Uars::new()));
+        let uars = &Uars::new();
         let over = AtomicBool::new(false);
         let rounds = AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -256,21 +309,11 @@ mod tests {
                 std::thread::yield_now();
             }
             for _ in 0..200 {
-                uars.before_fork();
-                // SAFETY: the child may call any function: the C library's locks are free in it.
-                let child = unsafe { libc::fork() };
-                uars.after_fork();
-                if child == 0 {
-                    // SAFETY: the alarm ends a child that waits.
-                    unsafe { libc::alarm(30) };
+                let status = fork(uars, || {
                     let given = uars.give(CONTEXT, 1, 7);
                     let back = uars.take_back(CONTEXT, 7);
-                    // SAFETY: ends the child without its parent's destructors.
-                    unsafe { libc::_exit(i32::from((given, back) != (Ok(()), Ok(())))) };
-                }
-                let mut status = -1;
-                // SAFETY: the child is this process's own, and the status is of this frame.
-                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                    (given, back) == (Ok(()), Ok(()))
+                });
                 if status != 0 {
                     over.store(true, Ordering::Release);
                 }

@@ -5,6 +5,7 @@ mod alias;
 mod connect;
 mod demo;
 mod stacks;
+mod stream;
 
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
@@ -26,6 +27,7 @@ const QUICK: Duration = Duration::from_secs(60);
 /// Part for `cargo xtask test`.
 pub(super) const SAMPLE: &[&str] = &[
     "disturbed: ibv_rc_pingpong -c -n 300",
+    "disturbed: joined_stream",
     "carrier ends",
     "loopback: rping",
     "loopback: udaddy",
@@ -152,6 +154,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     cases.extend(alias::run_all(world)?);
     cases.extend(connect::run_all(world)?);
     cases.extend(stacks::run_all(world)?);
+    cases.extend(stream::run_all(world)?);
     cases.extend(demo::run_all(world)?);
     Ok(cases)
 }

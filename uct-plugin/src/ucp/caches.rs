@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use xgvmi_pool::OwnerUuid;
 
 use super::wire::Head;
-use crate::{config, log};
+use crate::first::First;
+use crate::{config, forked, log};
 
 /// Maximum number of caches. Each belongs to one exporter. With more, UCP itself uses gigabytes of
 /// memory.
@@ -38,7 +39,7 @@ thread_local! {
 
 /// The exporter of the import cache at this address.
 pub(super) fn exporter_of_cache(cache: usize) -> Option<u64> {
-    let caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+    let caches = forked::lock(&CACHES)?;
     caches.get(&cache).map(|cache| cache.exporter)
 }
 
@@ -69,7 +70,9 @@ pub(super) struct Cache {
 
 /// Records a new cache.
 pub(super) fn created(cache: usize, exporter: u64) {
-    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut caches) = forked::lock(&CACHES) else {
+        return;
+    };
     if caches.len() == CACHES_MAX {
         return;
     }
@@ -78,22 +81,21 @@ pub(super) fn created(cache: usize, exporter: u64) {
     let count = caches.len();
     EXPORTERS.store(count as u64, Ordering::Relaxed);
     drop(caches);
-    static ONCE: Once = Once::new();
-    if count >= EXPORTERS_TOLD {
-        ONCE.call_once(|| {
-            log::warning!(
-                "memory of {count} exporters was imported: UCP keeps a cache of some 150 KiB for \
+    static ONCE: First = First::new();
+    if count >= EXPORTERS_TOLD && ONCE.is_this() {
+        log::warning!(
+            "memory of {count} exporters was imported: UCP keeps a cache of some 150 KiB for \
                  each, the dead ones as well, until its context ends"
-            );
-        });
+        );
     }
 }
 
 /// Removes a cache.
 pub(super) fn destroyed(cache: usize) {
-    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
-    caches.remove(&cache);
-    EXPORTERS.store(caches.len() as u64, Ordering::Relaxed);
+    if let Some(mut caches) = forked::lock(&CACHES) {
+        caches.remove(&cache);
+        EXPORTERS.store(caches.len() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Known caches.
@@ -106,6 +108,5 @@ pub(crate) fn exporters() -> u64 {
 
 /// Maximum number of regions of an import cache.
 pub(super) fn regions_max() -> usize {
-    static MAX: OnceLock<usize> = OnceLock::new();
-    *MAX.get_or_init(|| config::get().imports_max() as usize)
+    config::get().imports_max() as usize
 }

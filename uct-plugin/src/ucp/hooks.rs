@@ -10,8 +10,9 @@ use super::rcache;
 use super::rcache::{CreateFn, DestroyFn, GetFn, InvalidateFn, LookupFn, Params, Region};
 use super::wire::Head;
 use crate::abi::UcsStatus;
+use crate::first::First;
 use crate::panic::{self, guard};
-use crate::{allocator, log};
+use crate::{allocator, forked, log};
 
 /// Maximum number of UCX copies: the number of available function sets.
 pub(super) const COPIES_MAX: usize = 4;
@@ -210,8 +211,10 @@ unsafe extern "C" fn unpack<const COPY: usize>(
             unpacked.registration,
         ];
         if seen != said {
-            static ONCE: std::sync::Once = std::sync::Once::new();
-            ONCE.call_once(|| log::diag!("an exported handle has an unknown format"));
+            static ONCE: First = First::new();
+            if ONCE.is_this() {
+                log::diag!("an exported handle has an unknown format");
+            }
             return;
         }
         COPIES.imports_begin();
@@ -276,9 +279,7 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
     }
     let note = || {
         let import = IMPORT.get()?;
-        let mut caches = CACHES
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut caches = forked::lock(&CACHES)?;
         let found = caches.get_mut(&cache.addr())?;
         // SAFETY: the function succeeded, so it has written the region, which the caller holds.
         let region = unsafe { &*region.read() };
@@ -376,9 +377,7 @@ fn hidden(
             return None;
         }
     }
-    let mut caches = CACHES
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut caches = forked::lock(&CACHES)?;
     let (&at, cache) = caches.range_mut(..=table.addr()).next_back()?;
     if table.addr() - at >= CACHE_BYTES {
         return None;
