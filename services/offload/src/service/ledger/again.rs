@@ -183,17 +183,17 @@ impl Ledger {
     ) -> Option<usize> {
         let local = self.local_of[rank as usize];
         let sides = &mut self.again.sides.get_mut(local as usize)?.of;
-        let at = sides.iter().position(|side| side.is(run, buffers))?;
+        let mut sides = (0..).zip(sides);
+        let (at, side) = sides.find(|(_, side)| side.is(run, buffers))?;
         let state = &mut self.states[call];
         if state.collective.step > 0 {
             return None;
         }
-        let side = &mut sides[at];
         side.noted += 1;
         state.noted.push(Noted {
             version: side.version,
             rank,
-            side: at as u32,
+            side: at,
         });
         Some(side.targets)
     }
