@@ -28,6 +28,7 @@ mod placing;
 mod sending;
 
 use super::actions::{Action, Buffers, CallId, OfferId, Receives, Wrong};
+use super::again::{Again, Noted, Replay, Set};
 use super::incoming::{Incoming, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Part, Queue};
 use super::ready::Ready;
@@ -35,7 +36,6 @@ use super::slots::Slots;
 use super::spacing::{Spaced, Spacing, spaced};
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective};
-use again::{Again, Noted, Replay, Set};
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;

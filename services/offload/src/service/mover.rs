@@ -9,6 +9,7 @@ mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
 use super::counters::{Moved, Queues};
+use super::familiar::Familiar;
 use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
@@ -27,7 +28,6 @@ use crate::wire::{
     Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRelay, DpuRelayed, DpuRts,
     Entry, HostFin, Kind, RouteRef, RtsPart,
 };
-use familiar::Familiar;
 use std::rc::Rc;
 use std::time::Instant;
 

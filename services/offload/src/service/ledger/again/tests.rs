@@ -237,10 +237,3 @@ fn offers_are_copied_if_the_ranks_and_their_buffers_are_the_same_in_any_order() 
     let kept = world.ledgers[0].kept_bytes();
     assert!(kept > 0 && kept < 4096, "{kept}");
 }
-
-#[test]
-fn sets_that_no_call_uses_are_seldom_kept() {
-    let mut again = Again::default();
-    let kept = (0..1000).filter(|_| again.may_keep()).count();
-    assert!((9..32).contains(&kept), "{kept}");
-}
