@@ -25,6 +25,16 @@ pub(super) struct RtsHead {
     pub(super) whole: u64,
 }
 
+impl RtsHead {
+    /// Writes the numbers at the start of a message.
+    #[inline]
+    pub(super) fn put(&self, message: &mut [u8]) {
+        message[..20].copy_from_slice(&bytes_of(self.collective));
+        message[20..24].copy_from_slice(&self.from.to_le_bytes());
+        message[24..32].copy_from_slice(&self.offer.to_le_bytes());
+    }
+}
+
 /// A DPU_RTS under construction: blocks are appended as the ranks arrive, without an intermediate copy.
 #[derive(Debug, Default)]
 pub(super) struct RtsDraft {
@@ -246,13 +256,10 @@ impl RtsDraft {
     pub(super) fn finish(&mut self, head: RtsHead) -> (Vec<u32>, Vec<u8>) {
         self.end_group();
         let mut bytes = std::mem::take(&mut self.bytes);
-        let words = &mut bytes[..RTS_HEAD];
-        words[..20].copy_from_slice(&bytes_of(head.collective));
-        words[20..24].copy_from_slice(&head.from.to_le_bytes());
-        words[24..32].copy_from_slice(&head.offer.to_le_bytes());
+        head.put(&mut bytes);
         let has_whole = if head.whole > 0 { WHOLE } else { 0 };
         let parts = std::mem::take(&mut self.parts) | has_whole;
-        words[32..].copy_from_slice(&parts.to_le_bytes());
+        bytes[32..RTS_HEAD].copy_from_slice(&parts.to_le_bytes());
         if has_whole > 0 {
             bytes.splice(RTS_HEAD..RTS_HEAD, head.whole.to_le_bytes());
         }

@@ -42,7 +42,8 @@ pub(super) use block::{Block, Narrow, Record, Wide};
 pub(super) use key::PackedKey;
 pub(super) use list::{BlockList, Members};
 pub(super) use offer::{
-    DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, WHOLE, offer_head, source_code,
+    DpuFin, DpuRts, GROUP, KEYED, OFFER_REST, PART_BYTES, RtsPart, WHOLE, offer_head, offer_start,
+    source_code,
 };
 pub(super) use parts::{
     Blocks, Collective, Export, ExportRef, Name, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS,

@@ -19,6 +19,7 @@
 //! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part. Blocks
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
+mod again;
 mod charge;
 mod delivering;
 mod members;
@@ -27,6 +28,7 @@ mod placing;
 mod sending;
 
 use super::actions::{Action, Buffers, CallId, OfferId, Receives, Wrong};
+use super::again::{Again, Noted, Replay, Set};
 use super::incoming::{Incoming, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Part, Queue};
 use super::ready::Ready;
@@ -103,6 +105,7 @@ pub(super) struct Ledger {
     spare_capacity: usize,
     /// Calls that are over, for reuse.
     spare_calls: Vec<Call>,
+    again: Again,
     actions: VecDeque<Action>,
     /// Blocks that the device may read now.
     ready: Ready,
@@ -132,6 +135,12 @@ struct Call {
     /// Received offers that are not finished.
     incoming: usize,
     queue: Queue,
+    /// Ranks whose send side is like an earlier one, and is not in the queue.
+    noted: Vec<Noted>,
+    /// Copies of earlier offers that are not sent.
+    replay: Option<Replay>,
+    /// The offers that later calls may copy.
+    set: Option<Box<Set>>,
     is_held: bool,
     /// Its offers need no credit.
     is_at_once: bool,
@@ -231,6 +240,7 @@ impl Ledger {
             spare_bytes: Vec::new(),
             spare_capacity: 0,
             spare_calls: Vec::new(),
+            again: Again::default(),
             actions: VecDeque::new(),
             ready: Ready::default(),
             ready_max: READY_MAX,
@@ -529,6 +539,8 @@ impl Ledger {
                 state.collective = collective;
                 state.arrived = 0;
                 (state.is_held, state.is_at_once, state.whole) = (false, false, 0);
+                (state.replay, state.set) = (None, None);
+                state.noted.clear();
                 state.seats.clear();
                 state.seats.extend(seats);
                 state
@@ -540,6 +552,9 @@ impl Ledger {
                 present: 0,
                 incoming: 0,
                 queue: Queue::new(self.me, self.services),
+                noted: Vec::new(),
+                replay: None,
+                set: None,
                 is_held: false,
                 is_at_once: false,
                 bytes: 0,
@@ -580,11 +595,18 @@ impl Ledger {
 
     /// Sends offers to other SPs while credits are available, and makes the one to this SP.
     fn pump(&mut self, call: CallId) {
-        let state = &mut self.states[call];
+        if !self.states[call].noted.is_empty() {
+            self.offer_noted(call);
+        }
+        let state = &self.states[call];
         let credits = match state.collective.is_scatter() || state.is_at_once {
             true => usize::MAX,
             false => self.send_credits,
         };
+        if state.replay.is_some() {
+            self.replay(call, credits);
+        }
+        let state = &mut self.states[call];
         loop {
             let entry = self.outgoing.vacant_entry();
             // Far fewer offers are on the way than 32 bits count: each has a message in memory.
@@ -601,6 +623,7 @@ impl Ledger {
             };
             self.offers_sent = self.offers_sent.wrapping_add(1);
             state.queue.in_flight += usize::from(to != self.me);
+            state.collect(self.me, (to, &ranks, &message));
             entry.insert(Outgoing {
                 id,
                 call,
@@ -609,6 +632,22 @@ impl Ledger {
             });
             self.actions.push_back(Action::Offer { to, message });
         }
+        if state.set.is_some()
+            && state.queue.is_empty()
+            && let Some(set) = state.set.take()
+        {
+            self.again.keep(*set);
+        }
+    }
+
+    /// Bytes that are kept to repeat offers.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.again.bytes()
+    }
+
+    /// Releases them.
+    pub(super) fn drop_kept(&mut self) {
+        self.again.clear();
     }
 
     #[inline]

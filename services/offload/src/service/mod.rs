@@ -7,12 +7,14 @@
 
 mod actions;
 mod admission;
+mod again;
 mod connections;
 mod counters;
 mod dpa;
 #[cfg(test)]
 #[path = "../../tests/standin/fakes.rs"]
 mod fakes;
+mod familiar;
 mod greeting;
 mod hearing;
 mod imported;

@@ -1,6 +1,7 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
 mod entering;
+mod familiar;
 mod reading;
 mod reduce;
 mod relay;
@@ -8,6 +9,7 @@ mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
 use super::counters::{Moved, Queues};
+use super::familiar::Familiar;
 use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
@@ -66,6 +68,7 @@ pub(super) struct Mover<T: Transport> {
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
     keys: Vec<Vec<Option<Rc<T::Key>>>>,
+    familiar: Familiar<T::Key>,
     /// Blocks that several ranks of this SP get from one rank of another SP.
     sharing: Sharing<Rc<T::Key>>,
     /// Buffers of this SP's ranks in each call.
@@ -198,6 +201,7 @@ impl<T: Transport> Mover<T> {
             flights: Vec::new(),
             sends: Vec::new(),
             keys: Vec::new(),
+            familiar: Familiar::new(),
             entered: Vec::new(),
             reducing: Reducing::new(),
             trees: Trees::new(),
@@ -406,13 +410,13 @@ impl<T: Transport> Mover<T> {
         let parts = emptied(std::mem::take(&mut self.parts));
         let mut rts = DpuRts::parse_into(&message, parts)
             .map_err(|bad| OffloadError::message("a peer of the job", &bad))?;
-        self.offered(transport, &mut rts)?;
+        self.offered(transport, &mut rts, &message)?;
         self.parts = emptied(rts.parts);
         Ok(true)
     }
 
     /// Handles an offer of blocks for local ranks.
-    fn offered(&mut self, transport: &T, rts: &mut DpuRts<'_>) -> Result<()> {
+    fn offered(&mut self, transport: &T, rts: &mut DpuRts<'_>, message: &[u8]) -> Result<()> {
         let from = self
             .services
             .get(rts.from as usize)
@@ -433,6 +437,7 @@ impl<T: Transport> Mover<T> {
                 false => Some(self.known.get(part.source, part.rkey, unpack)?),
             });
         }
+        self.keep_offer(rts, message, offer);
         Ok(())
     }
 
@@ -583,11 +588,15 @@ impl<T: Transport> Mover<T> {
                 None => Ok(()),
             };
         }
+        if self.familiar_offer(&message, None)?.is_some() {
+            self.ledger.reuse(message);
+            return Ok(());
+        }
         let parts = emptied(std::mem::take(&mut self.parts));
         let mut rts = DpuRts::parse_into(&message, parts)
             .map_err(|bad| OffloadError::message("this SP", &bad))?;
         if self.has_room(&rts) {
-            self.offered(transport, &mut rts)?;
+            self.offered(transport, &mut rts, &message)?;
             self.parts = emptied(rts.parts);
             self.ledger.reuse(message);
             return Ok(());

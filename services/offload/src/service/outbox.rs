@@ -51,6 +51,11 @@ impl Queue {
         }
     }
 
+    /// Whether no block waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty() && self.outboxes[self.me as usize].is_empty()
+    }
+
     /// The queue is empty: releases the memory of bursts.
     pub(super) fn trim(&mut self) {
         for outbox in &mut self.outboxes {

@@ -72,7 +72,27 @@ impl Taken {
     }
 
     /// Takes the slots `first`, `first + apart`, and so on; all or none.
+    #[inline]
     fn take_all(&mut self, first: u32, apart: u32, count: u32) -> bool {
+        let low = first % 64;
+        let beyond = u64::from(count.wrapping_sub(1)) * u64::from(apart) + u64::from(low);
+        if beyond >= 64 {
+            return self.take_words(first, apart, count);
+        }
+        let mask = match apart {
+            1 => u64::MAX >> (64 - count) << low,
+            _ => (0..count).fold(0, |mask, at| mask | 1 << (low + at * apart)),
+        };
+        let word = self.word(first as usize / 64);
+        let is_free = *word & mask == 0;
+        if is_free {
+            *word |= mask;
+        }
+        is_free
+    }
+
+    /// As [`Taken::take_all`], for slots in several words.
+    fn take_words(&mut self, first: u32, apart: u32, count: u32) -> bool {
         // Words, and their bits: neighbours share a word.
         let words = || {
             let (mut at, mut left) = (first, count);
@@ -209,25 +229,11 @@ impl Slots {
         let Places::Runs(slots) = &mut self.places else {
             return None;
         };
+        if slots.several.is_empty() {
+            return take_of_run(&slots.first, 0, &mut slots.taken, sources, length);
+        }
         let (run, before) = slots.run_of(sources.first)?;
-        if run.length != length {
-            return None;
-        }
-        let (first, last) = (run.index_of(sources.first)?, run.index_of(sources.last)?);
-        let apart = match sources.count {
-            1 => 1,
-            _ => sources.apart / run.step,
-        };
-        // Otherwise some of them are between the slots.
-        if last.checked_sub(first)? != apart * (sources.count - 1) {
-            return None;
-        }
-        let place = (
-            run.offset + run.stride * u64::from(first),
-            run.stride * u64::from(apart),
-        );
-        let taken = slots.taken.take_all(before + first, apart, sources.count);
-        taken.then_some(place)
+        take_of_run(&run, before, &mut slots.taken, sources, length)
     }
 
     fn take_of_many(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
@@ -324,6 +330,36 @@ impl RunSlots {
         self.taken.take(index, run, length)?;
         Ok(run.offset + run.stride * u64::from(index))
     }
+}
+
+/// Takes the slots of equally spaced sources in a run with this number of slots before it, see [`Slots::take_all`].
+#[inline]
+fn take_of_run(
+    run: &Run,
+    before: u32,
+    taken: &mut Taken,
+    sources: Sources,
+    length: u64,
+) -> Option<(u64, u64)> {
+    if run.length != length {
+        return None;
+    }
+    let (first, last) = (run.index_of(sources.first)?, run.index_of(sources.last)?);
+    let apart = match (sources.count, run.step) {
+        (1, _) => 1,
+        (_, 1) => sources.apart,
+        (_, step) => sources.apart / step,
+    };
+    // Otherwise some of them are between the slots.
+    if last.checked_sub(first)? != apart * (sources.count - 1) {
+        return None;
+    }
+    let place = (
+        run.offset + run.stride * u64::from(first),
+        run.stride * u64::from(apart),
+    );
+    let is_taken = taken.take_all(before + first, apart, sources.count);
+    is_taken.then_some(place)
 }
 
 fn unfit(taken: bool, expected: u64) -> Unfit {

@@ -2,7 +2,9 @@
 
 use super::block::{NARROW, WIDE};
 use super::key::{LONG_KEY, PackedKey};
-use super::parts::{Blocks, Collective, PACKED_MAX, RANKS_MAX, get_collective, get_form};
+use super::parts::{
+    Blocks, Collective, PACKED_MAX, RANKS_MAX, collective_of, get_collective, get_form,
+};
 use super::runs::{Run, Runs};
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -93,6 +95,19 @@ impl<'a> DpuRts<'a> {
             short,
         })
     }
+}
+
+/// Bytes of an offer before the rest that repeats: the call, the SP, and the number.
+pub(crate) const OFFER_REST: usize = 32;
+
+/// The call of an offer, its SP and number, and the rest.
+#[inline]
+pub(crate) fn offer_start(bytes: &[u8]) -> Option<(Collective, (u32, u64), &[u8])> {
+    let (call, more) = bytes.split_first_chunk()?;
+    let (from, more) = more.split_first_chunk()?;
+    let (number, rest) = more.split_first_chunk()?;
+    let key = (u32::from_le_bytes(*from), u64::from_le_bytes(*number));
+    Some((collective_of(call), key, rest))
 }
 
 /// The call and the number of an offer.

@@ -369,10 +369,10 @@ mod tests {
                 ranks,
                 services_per_node,
                 block_bytes: 4096,
-                rounds: 3,
+                rounds: 6,
             };
             let outcome = run(&plan, || ()).expect("carried out");
-            assert_eq!(outcome.blocks, 3 * u64::from(ranks * ranks));
+            assert_eq!(outcome.blocks, 6 * u64::from(ranks * ranks));
         }
     }
 }

@@ -23,20 +23,20 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// few ranks, the messages of a call cost more than its blocks, and more service processes change nothing. The numbers
 /// contain the look for kept imports and keys, and nothing of UCX.
 ///
-/// In a call of 4 ranks on two nodes a HOST_ARRIVE takes 2,900, a DPU_RTS 2,300, a DPU_FIN 500 and a HOST_FIN 200: their cost is
-/// about 1,700 per message, 1,300 for the blocks of a rank for one service, and 80 per block. With UCX, a block of 16 ranks takes
-/// 400 more: the start of a read 180, its end 110, and the main loop, whose timers are due in each round of a counted process, which
-/// is slow. UCX takes 900 beside them. Allocations follow from the time alone: frames of heartbeats, and UCX's keepalive
+/// The calls repeat. In one of 16 ranks on two nodes a HOST_ARRIVE takes 1,500 with the offers that follow from it; the cost of all
+/// messages is about 1,600 per message, 500 for the blocks of a rank for one service, and 80 per block. With UCX, a block of 16 ranks
+/// takes 300 more: the start of a read 180, and its end 110. The main loop makes one or two system calls in 128 blocks. UCX takes 900
+/// beside them. Allocations follow from the time alone: frames of heartbeats, and UCX's keepalive
 /// (`ucp_ep_do_uct_ep_am_keepalive`), which packs the worker's address for each connection, by default each 20 s.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
-    (4, 1, 2290.0),
-    (4, 4, 2290.0),
-    (16, 1, 465.0),
-    (16, 4, 465.0),
-    (64, 1, 160.0),
-    (64, 4, 360.0),
+    (4, 1, 1745.0),
+    (4, 4, 1745.0),
+    (16, 1, 357.0),
+    (16, 4, 357.0),
+    (64, 1, 136.0),
+    (64, 4, 250.0),
     (256, 1, 114.0),
-    (256, 4, 148.0),
+    (256, 4, 131.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose later calls allocate no memory.

@@ -64,10 +64,62 @@ impl Ledger {
         if count == 0 {
             return Err(wrong("nothing is on offer"));
         }
+        let mut placing = self.placing(key, collective, short, count)?;
+        placing.incoming.sources.reserve(parts.len());
+        let placed = self.place_parts(&mut placing, parts);
+        self.placed(placing, placed)
+    }
+
+    /// As [`Ledger::offered`], with the sources of an earlier offer that differs in its call and number only, and has runs for the
+    /// device only.
+    pub(in crate::service) fn offered_again(
+        &mut self,
+        key: OfferKey,
+        collective: Collective,
+        sources: &[Source],
+        count: usize,
+    ) -> Result<OfferId, Wrong> {
+        let mut placing = self.placing(key, collective, &[], count)?;
+        placing.incoming.sources.extend_from_slice(sources);
+        let (mut index, mut placed) = (0, Ok(()));
+        while let Some(Source {
+            run: Some(run),
+            like,
+            ..
+        }) = sources.get(index as usize)
+        {
+            placed = self.place_run_of_all(&mut placing, (index, *like), run);
+            if placed.is_err() {
+                break;
+            }
+            index += like;
+        }
+        self.placed(placing, placed)
+    }
+
+    /// The sources of a received offer.
+    pub(in crate::service) fn sources(&self, offer: OfferId) -> &[Source] {
+        self.offers.get(offer).map_or(&[], |offer| &offer.sources)
+    }
+
+    /// Begins to place the blocks of an offer.
+    #[inline]
+    fn placing<'a>(
+        &mut self,
+        key: OfferKey,
+        collective: Collective,
+        short: &'a [u8],
+        count: usize,
+    ) -> Result<Placing<'a>, Wrong> {
+        let wrong = |what| Wrong::Service {
+            service: key.0,
+            offer: key.1,
+            what,
+        };
         let id = self.offers.vacant_key();
         let call = self.call(collective);
         let (sources, parked) = self.spare.pop().unwrap_or_default();
-        let mut placing = Placing {
+        Ok(Placing {
             incoming: Incoming {
                 key,
                 call: u32::try_from(call).map_err(|_| wrong("there are too many calls"))?,
@@ -86,13 +138,23 @@ impl Ledger {
             refs: 0,
             complete: Vec::new(),
             gathered: Vec::new(),
-        };
-        placing.incoming.sources.reserve(parts.len());
-        let placed = self.place_parts(&mut placing, parts);
+        })
+    }
+
+    /// The blocks of an offer are placed. Returns its index.
+    #[inline]
+    fn placed(
+        &mut self,
+        placing: Placing<'_>,
+        placed: Result<(), Wrong>,
+    ) -> Result<OfferId, Wrong> {
         let records = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
         let parked = records + placing.refs * size_of::<BlockRef>();
         self.parked += placing.parked;
-        self.keep_offer(call, parts.len(), parked + short.len());
+        let (call, short) = (placing.call, placing.short);
+        let parts = placing.incoming.sources.len();
+        self.keep_offer(call, parts, parked + short.len());
+        let (id, key) = (placing.id as usize, placing.incoming.key);
         let Placing {
             mut incoming,
             complete,
@@ -222,7 +284,19 @@ impl Ledger {
             apart,
         });
         placing.incoming.sources.extend(sources);
-        let alike = placing.incoming.sources[index as usize].alike();
+        self.place_run_of_all(placing, (index, count), run)
+    }
+
+    /// Places the blocks of a number of sources with the same run for the device, which are equally spaced.
+    fn place_run_of_all(
+        &mut self,
+        placing: &mut Placing<'_>,
+        (index, count): (u32, u32),
+        run: &Run,
+    ) -> Result<(), Wrong> {
+        let key = placing.incoming.key;
+        let sources = &placing.incoming.sources[index as usize..];
+        let alike = sources[0].alike();
         let state = &mut self.states[placing.call];
         for block in (0..run.count).map(|at| run.block(at)) {
             let local = self.local_of.get(block.peer as usize).copied();
@@ -253,12 +327,12 @@ impl Ledger {
                         push(index, count, to, stride);
                         continue;
                     }
-                    for (part, source) in (index..).zip(parts) {
-                        let place = participant.slots.take(source.source, block.length);
+                    for (part, source) in (index..index + count).zip(sources) {
+                        let place = participant.slots.take(source.rank, block.length);
                         let meeting = Meeting {
                             key,
                             collective: placing.collective,
-                            source: source.source,
+                            source: source.rank,
                             destination: block.peer,
                             block: ParkedBlock {
                                 part,
@@ -285,7 +359,7 @@ impl Ledger {
                 Seat::Left => {
                     return Err(Wrong::Members {
                         collective: placing.collective,
-                        source_rank: parts[0].source,
+                        source_rank: alike.first,
                         destination: block.peer,
                     });
                 }

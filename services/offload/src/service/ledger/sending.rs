@@ -25,6 +25,13 @@ impl Ledger {
         short: &[u8],
         buffers: Buffers<'_>,
     ) -> Result<usize, &'static str> {
+        if let Blocks::Runs(runs) = sends
+            && let Some(run) = runs.only().filter(|_| short.is_empty())
+            && let Some(targets) = self.note(call, source, run, buffers)
+        {
+            return Ok(targets);
+        }
+        self.states[call].set = None;
         match sends {
             Blocks::Narrow(records) => self.send(call, source, records, short, buffers),
             Blocks::Wide(records) => self.send(call, source, records, short, buffers),
@@ -117,7 +124,9 @@ impl Ledger {
             return self.send_blocks(call, source, runs, short, buffers);
         }
         if let Some(run) = runs.only().filter(|_| short.is_empty()) {
-            return Ok(self.send_run(call, source, run, buffers));
+            let targets = self.send_run(call, source, run, buffers);
+            self.keep_side(call, source, (run, buffers), targets);
+            return Ok(targets);
         }
         let mut part = std::mem::take(&mut self.part);
         let mut targets = 0;
@@ -145,7 +154,13 @@ impl Ledger {
     }
 
     /// As [`Ledger::send_runs`], for one run of blocks for the device.
-    fn send_run(&mut self, call: CallId, source: u32, run: &Run, buffers: Buffers<'_>) -> usize {
+    pub(super) fn send_run(
+        &mut self,
+        call: CallId,
+        source: u32,
+        run: &Run,
+        buffers: Buffers<'_>,
+    ) -> usize {
         let queue = &mut self.states[call].queue;
         let (before, from_me) = self.spaced.split_at(self.me as usize);
         let (me, mut targets) = (self.me, 0);

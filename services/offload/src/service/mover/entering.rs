@@ -98,11 +98,14 @@ impl<T: Transport> Mover<T> {
 
     /// Bytes that are kept for later calls: memory of allreduces, and imports.
     pub(in crate::service) fn free_bytes(&self) -> usize {
-        self.reducing.segments.free_bytes() + self.imports.bytes()
+        let kept = self.ledger.kept_bytes() + self.familiar.bytes();
+        self.reducing.segments.free_bytes() + self.imports.bytes() + kept
     }
 
     /// Releases what no call uses.
     pub(in crate::service) fn drop_free(&mut self, transport: &T) -> Result<()> {
+        self.ledger.drop_kept();
+        self.familiar.clear();
         self.imports.drop_idle(transport)?;
         self.reducing.segments.shrink(transport, 0)
     }

@@ -263,6 +263,9 @@ impl<T: Transport> Mover<T> {
         data: &[u8],
         header: Option<&[u8]>,
     ) -> Result<OfferKey> {
+        if let Some(key) = self.familiar_offer(data, header)? {
+            return Ok(key);
+        }
         let parts = super::emptied(std::mem::take(&mut self.parts));
         let mut rts = DpuRts::parse_into(data, parts)
             .map_err(|error| OffloadError::message("a peer of the job", &error))?;
@@ -280,7 +283,7 @@ impl<T: Transport> Mover<T> {
         }
         let key = (rts.from, rts.offer);
         if self.has_room(&rts) {
-            self.offered(transport, &mut rts)?;
+            self.offered(transport, &mut rts, data)?;
         } else {
             self.late.push(data.to_vec());
         }

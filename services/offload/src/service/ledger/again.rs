@@ -1,0 +1,194 @@
+//! Calls that repeat. A rank that sends the same run of blocks from the same buffer as before is only noted. If all ranks of a
+//! call are noted, and the same ones as in an earlier call, its offers are copies of the earlier ones.
+
+use super::{Call, CallId, Ledger, Outgoing};
+use crate::draft::RtsHead;
+use crate::service::actions::{Action, Buffers};
+use crate::service::again::{KEY_MAX, Noted, Replay, SIDES, Set, Side, Sides};
+use crate::wire::runs::Run;
+use std::rc::Rc;
+
+impl Call {
+    /// Notes a message of the set that is being collected.
+    #[inline]
+    pub(super) fn collect(&mut self, me: u32, offer: (u32, &[u32], &[u8])) {
+        if self.set.as_mut().is_some_and(|set| !set.add(me, offer)) {
+            self.set = None;
+        }
+    }
+}
+
+impl Ledger {
+    /// Notes a rank whose send side is like an earlier one. Returns the number of its SPs.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        call: CallId,
+        rank: u32,
+        run: &Run,
+        buffers: Buffers<'_>,
+    ) -> Option<usize> {
+        let local = self.local_of[rank as usize];
+        let sides = &mut self.again.sides.get_mut(local as usize)?.of;
+        let mut sides = (0..).zip(sides);
+        let (at, side) = sides.find(|(_, side)| side.is(run, buffers))?;
+        let state = &mut self.states[call];
+        if state.collective.step > 0 {
+            return None;
+        }
+        side.noted += 1;
+        state.noted.push(Noted {
+            version: side.version,
+            rank,
+            side: at,
+        });
+        Some(side.targets)
+    }
+
+    /// Keeps a rank's send side for later calls, unless that in its place is in use.
+    pub(super) fn keep_side(
+        &mut self,
+        call: CallId,
+        rank: u32,
+        (run, buffers): (&Run, Buffers<'_>),
+        targets: usize,
+    ) {
+        let key = buffers.key;
+        if self.states[call].collective.step > 0 || key.len() > KEY_MAX {
+            return;
+        }
+        let local = self.local_of[rank as usize] as usize;
+        let again = &mut self.again;
+        if again.sides.len() <= local {
+            again.sides.resize_with(local + 1, Sides::default);
+        }
+        let Sides { of, next } = &mut again.sides[local];
+        *next = (*next + 1) % SIDES;
+        if of.len() < SIDES {
+            *next = of.len();
+            of.push(Side {
+                version: 0,
+                run: *run,
+                base: 0,
+                key: [0; KEY_MAX],
+                key_length: 0,
+                targets: 0,
+                noted: 0,
+            });
+        }
+        let side = &mut of[*next];
+        if side.noted > 0 {
+            return;
+        }
+        again.versions += 1;
+        side.version = again.versions;
+        (side.run, side.base, side.targets) = (*run, buffers.base, targets);
+        side.key[..key.len()].copy_from_slice(key);
+        side.key_length = key.len();
+    }
+
+    /// Puts the blocks of noted ranks on offer: as copies of earlier offers, if the ranks are the same ones as then.
+    pub(super) fn offer_noted(&mut self, call: CallId) {
+        let state = &mut self.states[call];
+        let mut noted = std::mem::take(&mut state.noted);
+        if !noted.is_sorted_by_key(|noted| noted.rank) {
+            noted.sort_unstable_by_key(|noted| noted.rank);
+        }
+        let is_alone = state.replay.is_none() && state.queue.is_empty();
+        // A set that is being collected would have more than its ranks.
+        let was_collecting = state.set.take().is_some();
+        let is_alone = is_alone && !was_collecting && state.whole == 0;
+        let known = self
+            .again
+            .sets
+            .iter()
+            .find(|set| is_alone && set.of == noted);
+        if let Some(set) = known {
+            state.replay = Some(Replay {
+                set: Rc::clone(set),
+                others: 0,
+                own: 0,
+            });
+            (self.again.unused, self.again.pause) = (0, 0);
+        } else {
+            if is_alone && noted.len() == state.arrived && self.again.may_keep() {
+                state.set = Some(Set::new(&noted));
+            }
+            for of in &noted {
+                self.append(call, of);
+            }
+        }
+        for of in noted.drain(..) {
+            let local = self.local_of[of.rank as usize] as usize;
+            self.again.sides[local].of[of.side as usize].noted -= 1;
+        }
+        self.states[call].noted = noted;
+    }
+
+    /// Appends the blocks of a noted rank to the offers to their SPs.
+    fn append(&mut self, call: CallId, noted: &Noted) {
+        let local = self.local_of[noted.rank as usize] as usize;
+        let side = &self.again.sides[local].of[noted.side as usize];
+        let (run, base, key, length) = (side.run, side.base, side.key, side.key_length);
+        let buffers = Buffers {
+            base,
+            key: &key[..length],
+        };
+        self.send_run(call, noted.rank, &run, buffers);
+    }
+
+    /// Sends the offers of a call's set for which there are credits.
+    pub(super) fn replay(&mut self, call: CallId, credits: usize) {
+        let Some(mut replay) = self.states[call].replay.take() else {
+            return;
+        };
+        let set = Rc::clone(&replay.set);
+        loop {
+            let state = &mut self.states[call];
+            let other = set.others.get(replay.others);
+            let copied = match other.filter(|_| state.queue.in_flight < credits) {
+                Some(copied) => {
+                    replay.others += 1;
+                    state.queue.in_flight += 1;
+                    copied
+                }
+                None => match set.own.get(replay.own) {
+                    Some(copied) => {
+                        replay.own += 1;
+                        copied
+                    }
+                    None if other.is_none() => return,
+                    None => {
+                        state.replay = Some(replay);
+                        return;
+                    }
+                },
+            };
+            let collective = state.collective;
+            let mut ranks = self.spare_ranks.pop().unwrap_or_default();
+            ranks.extend_from_slice(&copied.ranks);
+            let mut message = self.memory();
+            message.extend_from_slice(&copied.message);
+            let (to, entry) = (copied.to, self.outgoing.vacant_entry());
+            let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;
+            self.offers_sent = self.offers_sent.wrapping_add(1);
+            let head = RtsHead {
+                collective,
+                from: self.me,
+                offer: id,
+                whole: 0,
+            };
+            head.put(&mut message);
+            entry.insert(Outgoing {
+                id,
+                call,
+                to,
+                ranks,
+            });
+            self.actions.push_back(Action::Offer { to, message });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
