@@ -147,7 +147,7 @@ impl Entry {
             if slot.generation <= released && known.is_none_or(is_newer) {
                 known = Some(*slot);
             }
-            if !oldest.is_some_and(|than| than.generation <= slot.generation) {
+            if oldest.is_none_or(|than| than.generation > slot.generation) {
                 oldest = Some(*slot);
             }
         }
