@@ -53,6 +53,12 @@ pub struct Place {
     pub block: u64,
 }
 
+/// Bytes of the record of a half block.
+#[must_use]
+pub fn length(half: &Half) -> u64 {
+    (HEADER + half.data.len()) as u64
+}
+
 /// The record of a half block.
 #[must_use]
 pub fn to_bytes(place: Place, half: &Half) -> Vec<u8> {

@@ -11,7 +11,7 @@ use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, Changed, Identity, Mark, Part, Seating, Step, Target, Usage};
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub struct RemoteTarget {
     patience: Duration,
     known: Mutex<(Identity, Usage)>,
     /// Answers of calls with several steps, as far as they were not taken.
-    steps: Mutex<HashMap<u64, Untaken>>,
+    steps: Mutex<BTreeMap<u64, Untaken>>,
     seating: OnceLock<Weak<dyn Seating>>,
 }
 
@@ -163,7 +163,7 @@ impl RemoteTarget {
                 Ok(None)
             }
             Answer::Half(half)
-                if half.generation == generation && half.fits(self.identity().role) =>
+                if half.generation == generation && half.fits(self.known().0.role) =>
             {
                 Ok(Some(half))
             }
@@ -177,20 +177,21 @@ impl RemoteTarget {
 
     /// The answer of a step of a call.
     fn step(&self, call: u64, nth: usize) -> Result<Answer> {
-        let known = self.steps().contains_key(&call);
-        if !known {
+        let mut steps = self.steps();
+        if !steps.contains_key(&call) {
+            drop(steps);
             match self.answer(call)? {
                 Answer::Steps(answers) => {
                     let untaken = Untaken {
                         left: answers.len(),
                         answers: answers.into_iter().map(Some).collect(),
                     };
-                    self.steps().insert(call, untaken);
+                    steps = self.steps();
+                    steps.insert(call, untaken);
                 }
                 other => return Ok(other),
             }
         }
-        let mut steps = self.steps();
         let untaken = steps.get_mut(&call);
         let taken = untaken.and_then(|untaken| {
             let taken = untaken.answers.get_mut(nth)?.take()?;
@@ -209,7 +210,7 @@ impl RemoteTarget {
         })
     }
 
-    fn steps(&self) -> MutexGuard<'_, HashMap<u64, Untaken>> {
+    fn steps(&self) -> MutexGuard<'_, BTreeMap<u64, Untaken>> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

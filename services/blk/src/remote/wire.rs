@@ -264,8 +264,11 @@ fn put_calls<'a>(writer: &'a mut Writer, calls: &[Call]) -> &'a mut Writer {
 
 fn take_steps(reader: &mut Reader<'_>, message: &Bytes) -> Result<Vec<Call>, BadMessage> {
     let count = take_count(reader)?;
-    let calls = (0..count).map(|_| Call::take(reader, message, true));
-    calls.collect()
+    let mut calls = Vec::with_capacity(count);
+    for _ in 0..count {
+        calls.push(Call::take(reader, message, true)?);
+    }
+    Ok(calls)
 }
 
 /// The number of steps in a call or an answer.
@@ -476,8 +479,11 @@ impl Answer {
             }
             12 => {
                 let count = take_count(reader)?;
-                let answers = (0..count).map(|_| Self::take(reader, message, true));
-                Self::Steps(answers.collect::<Result<_, _>>()?)
+                let mut answers = Vec::with_capacity(count);
+                for _ in 0..count {
+                    answers.push(Self::take(reader, message, true)?);
+                }
+                Self::Steps(answers)
             }
             13 => Self::Layers(take_layers(reader)?),
             14 => Self::Joined(take_line(reader)?),

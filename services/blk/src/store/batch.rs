@@ -4,13 +4,16 @@
 //! The order is that of single steps: records first, then the index. Each entry of the index lies in one sector, so a call
 //! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
 
+use super::index::AT_ONCE;
 use super::index::without_bytes;
+use super::layout::GROUP;
 use super::space::{Extent, Space};
-use super::table::Company;
-use super::{Change, Intent, Record, Step, Store, Target as _};
+use super::table::{Company, nth};
+use super::{Change, Intent, Looked, Record, State, Step, Store, Target as _};
 use crate::error::{BlkError, Result};
 use crate::record::{self, Half};
 use bytes::Bytes;
+use std::sync::atomic::Ordering;
 
 /// What is behind a record, up to the next unit.
 const NOTHING: [u8; record::HEADER] = [0; record::HEADER];
@@ -31,10 +34,11 @@ impl Store {
             _ => None,
         });
         let mut looked = self.look_ahead(fetched);
+        let mut room = self.take_room(steps);
         for (at, step) in steps.iter().enumerate() {
             let planned = match *step {
                 Step::Prepare { block, half, keep } => {
-                    self.plan(block, half).map(|(slot, record)| {
+                    self.plan(block, half, &mut room).map(|(slot, record)| {
                         records.extend(record.map(|record| (at, record)));
                         intents.push((at, block, Intent::Prepare { slot, keep }));
                     })
@@ -54,6 +58,9 @@ impl Store {
             if let Err(error) = planned {
                 results[at] = Err(error);
             }
+        }
+        if let Some(left) = room.0.filter(|left| left.length > 0) {
+            self.state().space.give(left);
         }
         self.write_records(records, &mut results);
         self.prepare_again(steps, &mut intents, &mut results);
@@ -118,27 +125,37 @@ impl Store {
             [_, _, ..] => Company::Neighbours,
             _ => Company::Others,
         };
-        let mut changes: Vec<(usize, Change)> = Vec::with_capacity(intents.len());
-        for (at, block, intent) in intents {
-            match self.change(block, intent, (&looked, with)) {
-                Ok(Some(change)) => changes.extend(change.map(|change| (at, change))),
-                Ok(None) => alone.push((at, block, intent)),
-                Err(error) => results[at] = Err(error),
+        // Of what is changed, the steps are in the same order.
+        let mut changes: Vec<Change> = Vec::with_capacity(intents.len());
+        let mut changed = Vec::with_capacity(intents.len());
+        let blocks = self.blocks.load(Ordering::Acquire);
+        {
+            let mut state = self.state();
+            for of_group in
+                intents.chunk_by(|(_, one, _), (_, next, _)| one / GROUP == next / GROUP)
+            {
+                let mut add = |(at, change): (usize, Change)| {
+                    changed.push(at);
+                    changes.push(change);
+                };
+                state.change_group(of_group, (&looked, with, blocks), &mut add, &mut alone);
             }
         }
-        for run in changes.chunk_by(|(_, one), (_, next)| one.block + 1 == next.block) {
-            let together: Vec<Change> = run.iter().map(|(_, change)| *change).collect();
-            if together.len() > 1 && self.replace(&together).is_ok() {
+        let mut from = 0;
+        for run in changes.chunk_by(|one, next| one.block + 1 == next.block) {
+            let of_run = &changed[from..from + run.len()];
+            from += run.len();
+            if run.len() > 1 && self.replace(run).is_ok() {
                 continue;
             }
-            for (at, change) in run {
-                if let Err(error) = self.replace(&[*change]) {
+            for (at, change) in of_run.iter().zip(run) {
+                if let Err(error) = self.replace(std::slice::from_ref(change)) {
                     results[*at] = Err(error);
                 }
             }
         }
         drop(shared);
-        // These wait for the end of a sync.
+        // These wait for the end of a sync, have an error, or their entries must be looked up.
         for (at, block, intent) in alone {
             results[at] = self.enter(block, intent).map(|()| None);
         }
@@ -176,6 +193,54 @@ impl Store {
                     false => self.read(block, generation, *extent),
                 }
                 .map(Some);
+            }
+        }
+    }
+}
+
+impl State {
+    /// What steps change whose blocks are of one group, by one look at it. Those that need more than that go to `alone`.
+    fn change_group(
+        &mut self,
+        intents: &[(usize, u64, Intent)],
+        (looked, with, blocks): (&Looked, Company, u64),
+        add: &mut impl FnMut((usize, Change)),
+        alone: &mut Vec<(usize, u64, Intent)>,
+    ) {
+        let Some((_, first, _)) = intents.first() else {
+            return;
+        };
+        let number = first / GROUP;
+        let mut is_in_change = self.table.groups.contains_key(&number);
+        let entries = self.table.entries(number);
+        let Some(entries) = entries.or_else(|| looked.get(&number).copied()) else {
+            alone.extend_from_slice(intents);
+            return;
+        };
+        for intent @ (at, block, change) in intents {
+            let old = entries[nth(*block)];
+            let new = (*block < blocks).then(|| change.applied(&old, self.released));
+            let Some(new) = new.flatten() else {
+                alone.push(*intent);
+                continue;
+            };
+            if self.released != AT_ONCE && new.has_more() {
+                self.kept.insert(*block);
+            }
+            if new == old {
+                continue;
+            }
+            is_in_change = is_in_change || self.table.begin(number, entries, with);
+            match is_in_change {
+                true => add((
+                    *at,
+                    Change {
+                        block: *block,
+                        old,
+                        new,
+                    },
+                )),
+                false => alone.push(*intent),
             }
         }
     }

@@ -93,6 +93,11 @@ impl Slot {
         ..Self::ORIGIN
     };
 
+    /// The slot with another age, which its bytes do not say.
+    const fn age(self, age: Age) -> Self {
+        Self { age, ..self }
+    }
+
     /// Where its record is. None if the half block has no bytes.
     pub(super) fn extent(&self) -> Option<Extent> {
         (self.place != 0).then(|| Extent {
@@ -133,10 +138,20 @@ impl Entry {
 
     /// The newest generation that is durable and settled, among those up to `released`. If there is none, the oldest one.
     fn durable(&self, released: u64) -> Option<Slot> {
-        let slots = self.slots.iter().flatten();
-        let durable = slots.filter(|slot| slot.settled && slot.age == Age::Durable);
-        let known = durable.clone().filter(|slot| slot.generation <= released);
-        newest(known.copied()).or(durable.min_by_key(|slot| slot.generation).copied())
+        let (mut known, mut oldest) = (None::<Slot>, None::<Slot>);
+        for slot in self.slots.iter().flatten() {
+            if !slot.settled || slot.age != Age::Durable {
+                continue;
+            }
+            let is_newer = |than: Slot| than.generation < slot.generation;
+            if slot.generation <= released && known.is_none_or(is_newer) {
+                known = Some(*slot);
+            }
+            if oldest.is_none_or(|than| than.generation > slot.generation) {
+                oldest = Some(*slot);
+            }
+        }
+        known.or(oldest)
     }
 
     /// The slots below `generation` that a loss of power must leave.
@@ -165,10 +180,15 @@ impl Entry {
             KEEP_ALL => newest(others.clone().filter(|other| other.settled)),
             keep => others.clone().find(|other| other.generation == keep),
         };
-        let base = self.base(slot.generation, released);
-        let base = base.filter(|base| Some(*base) != kept && base.generation != slot.generation);
-        let slots = [Some(slot), kept].into_iter().flatten();
-        let mut slots: SmallVec<[Slot; 2 * SLOTS]> = slots.chain(base).chain(origin).collect();
+        let mut slots: SmallVec<[Slot; 2 * SLOTS]> = SmallVec::new();
+        slots.push(slot);
+        slots.extend(kept);
+        for base in self.base(slot.generation, released) {
+            if Some(base) != kept && base.generation != slot.generation {
+                slots.push(base);
+            }
+        }
+        slots.extend(origin);
         // One place says that it is damaged.
         let room = SLOTS - usize::from(self.damaged);
         if keep == KEEP_ALL {
@@ -261,16 +281,39 @@ impl Entry {
     }
 
     pub(super) fn to_bytes(self, block: u64) -> [u8; ENTRY] {
+        self.to_bytes_by(|slot| slot_bytes(slot, block))
+    }
+
+    /// As [`Entry::to_bytes`], behind `before`, whose bytes are known: what both say is not made again.
+    pub(super) fn to_bytes_behind(
+        self,
+        block: u64,
+        (before, known): (&Self, &[u8; ENTRY]),
+    ) -> [u8; ENTRY] {
+        let known = known.as_chunks::<SLOT>().0;
+        self.to_bytes_by(|slot| {
+            let is_same = |other: &Option<Slot>| match (slot, other) {
+                (Some(slot), Some(other)) => slot.age(other.age) == *other,
+                // One of the empty slots of a damaged entry is zeros.
+                (None, None) => !before.damaged,
+                _ => false,
+            };
+            let same = before.slots.iter().position(is_same);
+            same.map_or_else(|| slot_bytes(slot, block), |at| known[at])
+        })
+    }
+
+    fn to_bytes_by(self, make: impl Fn(Option<Slot>) -> [u8; SLOT]) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
         let mut damaged = self.damaged;
         // All empty slots of a block are the same.
         let mut empty = None;
         for (slot, part) in self.slots.iter().zip(bytes.as_chunks_mut::<SLOT>().0) {
             *part = match slot {
-                Some(_) => slot_bytes(*slot, block),
+                Some(_) => make(*slot),
                 // A damaged entry stays so: one of its slots is zeros.
                 None if std::mem::take(&mut damaged) => [0; SLOT],
-                None => *empty.get_or_insert_with(|| slot_bytes(None, block)),
+                None => *empty.get_or_insert_with(|| make(None)),
             };
         }
         bytes
@@ -296,7 +339,15 @@ impl Entry {
 
 struct Damaged;
 
+#[cfg(test)]
+thread_local! {
+    /// Slots that were made for the medium.
+    pub(super) static MADE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 pub(super) fn slot_bytes(slot: Option<Slot>, block: u64) -> [u8; SLOT] {
+    #[cfg(test)]
+    MADE.set(MADE.get() + 1);
     let mut bytes = [0; SLOT];
     bytes[FORM_AT] = PRESENT;
     if let Some(slot) = slot {
@@ -398,6 +449,44 @@ mod tests {
         // One that nobody has told anything keeps the oldest one.
         assert_eq!(generations(durable.aged(0)), [3, 2, 1]);
         assert!(durable.aged(2).has_more() && !durable.aged(3).has_more());
+    }
+
+    /// The bytes of an entry do not depend on what was there before.
+    #[test]
+    fn the_bytes_behind_another_entry_are_its_own() {
+        let damaged = |entry: Entry| Entry {
+            damaged: true,
+            ..entry
+        };
+        let fresh = Slot::new(9, None, Kind::Zero);
+        let elsewhere = Slot {
+            place: 1 << 30,
+            ..slot(7, Age::Durable)
+        };
+        let entries = [
+            Entry::default(),
+            entry(&[Slot::ORIGIN]),
+            entry(&[Slot::UNKNOWN]),
+            entry(&[slot(7, Age::Durable)]),
+            entry(&[slot(7, Age::Doubtful)]),
+            entry(&[elsewhere]),
+            entry(&[fresh, slot(7, Age::Syncing)]),
+            entry(&[
+                Slot {
+                    settled: true,
+                    ..fresh
+                },
+                slot(7, Age::Durable),
+                Slot::ORIGIN,
+            ]),
+        ];
+        let all: Vec<Entry> = entries.into_iter().chain(entries.map(damaged)).collect();
+        for before in &all {
+            for after in &all {
+                let bytes = after.to_bytes_behind(5, (before, &before.to_bytes(5)));
+                assert_eq!(bytes, after.to_bytes(5), "{after:?} behind {before:?}");
+            }
+        }
     }
 
     #[test]

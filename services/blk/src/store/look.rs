@@ -2,12 +2,13 @@
 
 use super::index::{Entry, Slot};
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
-use super::space::{Extent, Space, fits};
+use super::space::{Extent, Room, Space, fits};
 use super::table::{Change, Entries, nth, parse_settled};
-use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Store};
+use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Step, Store};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
+use crate::record;
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry as Found;
 use std::sync::atomic::Ordering;
@@ -73,8 +74,7 @@ impl Store {
         let at = |group: u64| self.shape.unit_at(group / UNIT) + Shape::within_unit(group) as u64;
         let mut looked = Looked::new();
         for run in groups.chunk_by(|(one, _), (next, _)| one + 1 == *next) {
-            // A single one is read by need.
-            let ([(first, _), _, ..], [.., (last, _)]) = (run, run) else {
+            let ([(first, _), ..], [.., (last, _)]) = (run, run) else {
                 continue;
             };
             let length = at(*last) - at(*first) + GROUP_BYTES as u64;
@@ -144,11 +144,44 @@ impl Store {
         (locks.next(), locks.collect::<Vec<_>>())
     }
 
+    /// How much may rest before a step syncs: the owner of a target that is served syncs before.
+    fn sync_times(&self) -> u64 {
+        1 + u64::from(self.is_synced_by_owner.load(Ordering::Relaxed))
+    }
+
+    /// Takes space for the records of several steps at once, if that needs no sync.
+    pub(super) fn take_room(&self, steps: &[Step<'_>]) -> Room {
+        let blocks = self.blocks.load(Ordering::Acquire);
+        let lengths = steps.iter().filter_map(|step| match step {
+            Step::Prepare { block, half, .. } if *block < blocks && half.kind.has_bytes() => {
+                Some(Space::rounded(record::length(half)))
+            }
+            _ => None,
+        });
+        let (length, least) = lengths.fold((0, u64::MAX), |(all, least), length| {
+            (all + length, least.min(length))
+        });
+        if length <= least {
+            return Room::default();
+        }
+        let mut state = self.state();
+        let is_due = state.space.is_sync_due(self.sync_times()) || state.space.is_look_due();
+        let taken = match is_due {
+            true => None,
+            false => state.space.take_run(length, least),
+        };
+        Room(taken)
+    }
+
+    /// Space for a record of this length: of `room`, or other.
+    pub(super) fn take_of(&self, room: &mut Room, length: u64) -> Result<Extent> {
+        room.take(length).map_or_else(|| self.take(length), Ok)
+    }
+
     /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another
     /// thread, or syncs. Syncs also if much was freed. Looks for free space that is not known before it says that there is none.
     pub(super) fn take(&self, length: u64) -> Result<Extent> {
-        // The owner of a target that is served syncs before.
-        let times = 1 + u64::from(self.is_synced_by_owner.load(Ordering::Relaxed));
+        let times = self.sync_times();
         let is_due = |state: &State| state.space.is_sync_due(times) || state.space.is_look_due();
         {
             let mut state = self.state();

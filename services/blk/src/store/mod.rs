@@ -53,8 +53,8 @@ use crate::layers::Layers;
 use crate::record::{self, Half, Place};
 use blocks::Blocks;
 use bytes::Bytes;
-use index::{AT_ONCE, Slot, without_bytes};
-use space::{Extent, Space};
+use index::{AT_ONCE, Entry, Slot, without_bytes};
+use space::{Extent, Room, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -331,6 +331,16 @@ enum Intent {
     Commit { generation: u64 },
 }
 
+impl Intent {
+    /// The entry behind the step. None if it cannot be made of `old`.
+    fn applied(self, old: &Entry, released: u64) -> Option<Entry> {
+        match self {
+            Self::Prepare { slot, keep } => old.prepare(slot, keep, released),
+            Self::Commit { generation } => old.commit(generation, released),
+        }
+    }
+}
+
 /// Locks for groups.
 const GROUP_LOCKS: usize = 64;
 /// Most damaged entries that are counted.
@@ -468,18 +478,15 @@ impl Store {
         };
         let settled_entry = settled.map(|entries| entries[nth(block)]);
         let old = known.or(settled_entry).unwrap_or_default();
-        let new = match intent {
-            Intent::Prepare { slot, keep } => match old.prepare(slot, keep, released) {
-                Some(new) => new,
-                None => return Ok(None),
-            },
-            Intent::Commit { generation } => {
-                old.commit(generation, released)
-                    .ok_or_else(|| BlkError::Absent {
-                        target: self.name.clone(),
-                        block,
-                        generation,
-                    })?
+        let new = match (intent.applied(&old, released), intent) {
+            (Some(new), _) => new,
+            (None, Intent::Prepare { .. }) => return Ok(None),
+            (None, Intent::Commit { generation }) => {
+                return Err(BlkError::Absent {
+                    target: self.name.clone(),
+                    block,
+                    generation,
+                });
             }
         };
         let has_changed = new != old;
@@ -525,14 +532,19 @@ impl Store {
     }
 
     /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
-    fn plan<'a>(&self, block: u64, half: &'a Half) -> Result<(Slot, Option<Record<'a>>)> {
+    fn plan<'a>(
+        &self,
+        block: u64,
+        half: &'a Half,
+        room: &mut Room,
+    ) -> Result<(Slot, Option<Record<'a>>)> {
         self.check(block)?;
-        let length = (record::HEADER + half.data.len()) as u64;
+        let length = record::length(half);
         let record = if !half.kind.has_bytes() {
             None
         } else {
             Some(Record {
-                extent: self.take(length)?,
+                extent: self.take_of(room, length)?,
                 header: record::header(self.place(block), half),
                 data: &half.data,
             })
@@ -652,7 +664,8 @@ impl Target for Store {
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
-        let (mut slot, mut record) = self.plan(block, half)?;
+        let mut none = Room::default();
+        let (mut slot, mut record) = self.plan(block, half, &mut none)?;
         if let Some(first) = &record
             && let Err(error) = self.write_record(first)
         {
@@ -662,7 +675,7 @@ impl Target for Store {
             // The medium has no space for a new range. A sync makes older ones usable.
             self.sync(&self.syncing())?;
             self.sync(&self.syncing())?;
-            (slot, record) = self.plan(block, half)?;
+            (slot, record) = self.plan(block, half, &mut none)?;
             record.map_or(Ok(()), |record| self.write_record(&record))?;
         }
         self.enter(block, Intent::Prepare { slot, keep })

@@ -47,6 +47,22 @@ pub(super) struct Space {
     unknown: Option<Unknown>,
 }
 
+/// Space that was taken for several records, as far as none has it yet.
+#[derive(Debug, Default)]
+pub(super) struct Room(pub(super) Option<Extent>);
+
+impl Room {
+    /// Its first bytes, for a record. None if it is too short.
+    pub(super) fn take(&mut self, length: u64) -> Option<Extent> {
+        let length = Space::rounded(length);
+        let left = self.0.as_mut().filter(|left| left.length >= length)?;
+        let offset = left.offset;
+        left.offset += length;
+        left.length -= length;
+        Some(Extent { offset, length })
+    }
+}
+
 /// Space of which only that is known to be free that was freed since.
 #[derive(Debug)]
 struct Unknown {
@@ -168,12 +184,23 @@ impl Space {
         Some(Extent { offset, length })
     }
 
+    /// As [`Space::take`], for records one behind the other, of which the shortest takes `least` bytes. None if they have to use
+    /// several free ranges.
+    pub(super) fn take_run(&mut self, length: u64, least: u64) -> Option<Extent> {
+        let longest = self.by_length.last().map_or(0, |(longest, _)| *longest);
+        let is_one = longest >= length || longest < least;
+        is_one.then(|| self.take(length)).flatten()
+    }
+
     /// Returns a range that nothing refers to. It rests until [`Space::synced`].
     pub(super) fn give(&mut self, extent: Extent) {
         let length = Self::rounded(extent.length);
         self.used = self.used.saturating_sub(length);
         self.resting_bytes += length;
-        self.resting.push(Extent { length, ..extent });
+        match self.resting.last_mut() {
+            Some(last) if last.end() == extent.offset => last.length += length,
+            _ => self.resting.push(Extent { length, ..extent }),
+        }
         if let Some(unknown) = &mut self.unknown
             && extent.offset < unknown.end
         {
@@ -358,6 +385,34 @@ mod tests {
         free.sort_unstable();
         let units = [0, 1, 3, 4, 7, 8, 9].map(|unit| range(unit, unit + 1));
         assert_eq!(free, units);
+    }
+
+    /// Records of one call are together where that is possible without a longer file.
+    #[test]
+    fn a_run_takes_one_free_range_or_what_is_behind_all() {
+        let mut space = Space::new(0, 1 << 20, Vec::new());
+        let run = space.take_run(8 * 64, 64).unwrap();
+        assert_eq!((run.offset, run.length), (0, 512), "nothing was freed");
+        let mut room = Room(Some(run));
+        let records: Vec<Extent> = (0..8).map(|_| room.take(60).unwrap()).collect();
+        assert_eq!(room.take(1), None);
+        let _behind = space.take(64).unwrap();
+        let free = |space: &mut Space, records: &[Extent]| {
+            records.iter().for_each(|record| space.give(*record));
+            let resting = space.begin_sync();
+            assert_eq!(resting.len(), 1, "neighbours rest together");
+            space.synced(resting);
+        };
+        free(&mut space, &records[..2]);
+        assert_eq!(space.take_run(3 * 64, 64), None, "two of them fit there");
+        let longer = space.take_run(4 * 256, 256).unwrap();
+        assert_eq!(longer.offset, 9 * 64, "none of them fits");
+        free(&mut space, &records[2..5]);
+        assert_eq!(space.take_run(5 * 64, 64).unwrap().offset, 0);
+        assert_eq!(
+            (space.used(), space.available()),
+            (9 * 64 + 1024, (1 << 20) - 25 * 64)
+        );
     }
 
     #[test]

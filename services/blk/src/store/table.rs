@@ -46,7 +46,7 @@ pub(super) struct Group {
     pub(super) entries: Entries,
     pub(super) stage: Stage,
     /// Its sector as it was written last. None: this process has not written it.
-    written: Option<Box<[u8; SECTOR]>>,
+    written: Option<[u8; SECTOR]>,
 }
 
 impl std::fmt::Debug for Group {
@@ -194,7 +194,7 @@ impl Group {
     fn settled(&self, number: u64) -> Option<[u8; GROUP_BYTES]> {
         let mut bytes = [0; GROUP_BYTES];
         let parts = bytes.as_chunks_mut::<SLOT>().0;
-        let written = self.written.as_deref();
+        let written = self.written.as_ref();
         let written = written.map(|sector| sector[HEADER..].as_chunks::<ENTRY>().0);
         for (at, (entry, part)) in self.entries.iter().zip(parts).enumerate() {
             let slot = entry.settled()?;
@@ -212,13 +212,18 @@ impl Group {
     /// Its sector with new entries. Only these are made again.
     fn sector_with(&self, changes: &[Change]) -> [u8; SECTOR] {
         let number = changes.first().map_or(0, |change| change.block / GROUP);
-        let mut bytes = match &self.written {
-            Some(written) => **written,
-            None => sector(self.slot, Some((number, &self.entries))),
+        let Some(mut bytes) = self.written else {
+            let mut entries = self.entries;
+            for change in changes {
+                entries[nth(change.block)] = change.new;
+            }
+            return sector(self.slot, Some((number, &entries)));
         };
         let places = bytes[HEADER..].as_chunks_mut::<ENTRY>().0;
         for change in changes {
-            places[nth(change.block)] = change.new.to_bytes(change.block);
+            let at = nth(change.block);
+            let before = (&self.entries[at], &places[at]);
+            places[at] = change.new.to_bytes_behind(change.block, before);
         }
         bytes
     }
@@ -368,10 +373,7 @@ impl Table {
 
     /// As [`Table::begin`], for a group that the settled index does not have.
     pub(super) fn begin_new(&mut self, group: u64, with: Company) -> bool {
-        let entry = Entry {
-            damaged: self.suspects.contains(&group),
-            ..Entry::default()
-        };
+        let entry = self.never_written(group).unwrap_or_default();
         self.begin(group, [entry; GROUP_LEN], with)
     }
 
@@ -424,10 +426,7 @@ impl Table {
             let Some(group) = self.groups.get_mut(&number) else {
                 continue;
             };
-            match (&mut group.written, sectors.get(group.slot)) {
-                (Some(written), Some(sector)) => **written = *sector,
-                (written, sector) => *written = sector.map(|sector| Box::new(*sector)),
-            }
+            group.written = sectors.get(group.slot).copied();
             for change in of_group {
                 group.entries[nth(change.block)] = change.new;
             }
@@ -443,12 +442,24 @@ impl Table {
         let group = block / GROUP;
         match self.groups.get(&group) {
             Some(group) => Some(group.entries[nth(block)]),
-            None if self.units.is_there(group / UNIT) => None,
-            None => Some(Entry {
-                damaged: self.suspects.contains(&group),
-                ..Entry::default()
-            }),
+            None => self.never_written(group),
         }
+    }
+
+    /// As [`Table::entry`], of all blocks of a group.
+    pub(super) fn entries(&self, group: u64) -> Option<Entries> {
+        match self.groups.get(&group) {
+            Some(group) => Some(group.entries),
+            None => Some([self.never_written(group)?; GROUP_LEN]),
+        }
+    }
+
+    /// Each entry of a group that is not here. None: the settled index has it.
+    fn never_written(&self, group: u64) -> Option<Entry> {
+        (!self.units.is_there(group / UNIT)).then(|| Entry {
+            damaged: self.suspects.contains(&group),
+            ..Entry::default()
+        })
     }
 
     /// As [`Table::entry`], and whether its group is in change.

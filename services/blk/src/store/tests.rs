@@ -1,6 +1,6 @@
 //! Tests of one store: what it keeps, gives back and refuses.
 
-use super::index::{AT_ONCE, Entry};
+use super::index::{AT_ONCE, Entry, MADE};
 use super::*;
 use crate::block::{encode, part_length};
 use crate::record::HEADER;
@@ -440,6 +440,37 @@ fn steps_of_adjacent_blocks_are_few_writes_and_keep_what_single_steps_keep() {
             .iter()
             .all(|found| matches!(found, Err(BlkError::Absent { .. })))
     );
+}
+
+/// Of an entry with three slots a step makes the one that it changes. What is dropped needs none.
+#[test]
+fn a_step_makes_one_slot_of_its_entry() {
+    let store = store(&Shared::new(), None);
+    let made = |work: &dyn Fn()| {
+        let before = MADE.get();
+        work();
+        MADE.get() - before
+    };
+    let write = |generation| {
+        assert!(write_all(&store, generation).iter().all(Result::is_ok));
+    };
+    let first = made(&|| write(1));
+    assert_eq!(
+        first,
+        16 * 3 + 16,
+        "entries of a new group, and settled slots"
+    );
+    for generation in 2..6 {
+        assert_eq!(made(&|| store.flush().unwrap()), 0);
+        assert_eq!(
+            made(&|| write(generation)),
+            2 * 16,
+            "generation {generation}"
+        );
+    }
+    for (block, found) in shuffled().zip(fetch_all(&store, 5)) {
+        assert_eq!(found.unwrap().unwrap(), half_of(block, 5));
+    }
 }
 
 #[test]

@@ -428,17 +428,16 @@ impl Volume {
         if all.into_iter().any(Result::is_err) {
             self.disturbed.store(true, Ordering::Relaxed);
         }
+        let halves = writes.iter().zip(&prepared);
+        let halves = halves.flat_map(|(write, prepared)| write.halves.iter().zip(prepared));
+        let moved = halves.filter(|(_, done)| done.is_ok());
+        let moved: usize = moved.map(|(half, _)| half.data.len()).sum();
+        add(&self.counters.moved_bytes, moved as u64);
+        let stored: Vec<Result<()>> = prepared.iter().map(|done| self.enough(done)).collect();
+        let holders = self.record(writes, &targets, (&stored, &committed));
         let mut result = Ok(());
-        for (write, (prepared, committed)) in
-            writes.into_iter().zip(prepared.iter().zip(&committed))
-        {
-            let moved = write.halves.iter().zip(prepared);
-            let moved = moved.filter(|(_, done)| done.is_ok());
-            let moved: usize = moved.map(|(half, _)| half.data.len()).sum();
-            add(&self.counters.moved_bytes, moved as u64);
-            let done = self.enough(prepared);
-            let done = done.and_then(|()| {
-                let holders = self.record(write, &targets, committed);
+        for ((stored, committed), holders) in stored.into_iter().zip(&committed).zip(holders) {
+            let done = stored.and_then(|()| {
                 self.enough(committed)?;
                 self.acknowledge(holders)
             });
@@ -447,37 +446,52 @@ impl Volume {
         result
     }
 
-    /// Records and returns who holds a block that was written.
-    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>]) -> u16 {
-        // A target that took a seat meanwhile does not hold it. The lock excludes that until the state is there.
+    /// Records and returns who holds the blocks that were stored at enough targets.
+    fn record(
+        &self,
+        writes: Vec<BlockWrite>,
+        targets: &Targets,
+        (stored, committed): (&[Result<()>], &[PerTarget<Result<()>>]),
+    ) -> Vec<u16> {
+        // A target that took a seat meanwhile does not hold them. The lock excludes that until the states are there.
         self.seats.look(|seats| {
-            let holds = |role: Role| {
-                let at = role.index();
-                let is_used = matches!(
-                    (&seats[at], &targets[at]),
+            let is_used = |role: Role| {
+                matches!(
+                    (&seats[role.index()], &targets[role.index()]),
                     (Seat::Present(now), Some(used)) if same(now.target.as_ref(), used.as_ref())
-                );
-                // A target without space for its index still holds the block, only not settled.
-                is_used
-                    && committed[at]
-                        .as_ref()
-                        .map_or_else(BlkError::is_full, |()| true)
+                )
             };
-            let holders = self.layout.mask(holds);
-            self.set_state(
-                write.block,
-                BlockState {
+            let used = self.layout.mask(is_used);
+            let holders = committed.iter().map(|committed| {
+                // A target without space for its index still holds the block, only not settled.
+                let holds = |role: Role| match &committed[role.index()] {
+                    Ok(()) => true,
+                    Err(error) => error.is_full(),
+                };
+                used & self.layout.mask(holds)
+            });
+            let holders: Vec<u16> = holders.collect();
+            let recorded = writes.into_iter().zip(&holders).zip(stored);
+            let recorded = recorded.filter_map(|(write, stored)| stored.is_ok().then_some(write));
+            let recorded: Vec<(BlockWrite, &u16)> = recorded.collect();
+            let mut blocks = self.blocks();
+            for (write, holders) in &recorded {
+                let state = BlockState {
                     generation: write.generation,
-                    holders,
+                    holders: **holders,
                     marked: 0,
                     zero: !write.kind.has_bytes(),
                     hole: write.kind == Kind::Hole,
                     lost: false,
-                },
-            );
-            let parts = Arc::new(write.halves);
+                };
+                blocks.set(write.block, state);
+            }
+            drop(blocks);
             self.pending
-                .wrote(write.block, write.generation, holders, parts);
+                .wrote(recorded.into_iter().map(|(write, holders)| {
+                    let parts = Arc::new(write.halves);
+                    (write.block, write.generation, *holders, parts)
+                }));
             holders
         })
     }

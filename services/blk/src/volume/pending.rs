@@ -4,6 +4,7 @@
 use crate::geometry::{Layout, PerTarget, Role};
 use crate::record::Half;
 use crate::store::{GROUP, Shape};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -102,29 +103,45 @@ impl Pending {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block was written; `holders` hold it.
-    pub(super) fn wrote(&self, block: u64, generation: u64, holders: u16, parts: Parts) {
+    /// Blocks were written: their numbers, generations, the targets that hold them, and their parts.
+    pub(super) fn wrote(&self, blocks: impl IntoIterator<Item = (u64, u64, u16, Parts)>) {
         let mut state = self.state();
-        let covered = state.blocks.get(&block).map(|old| old.covered);
-        let new = Written {
-            generation,
-            holders,
-            covered: covered.unwrap_or(0),
-            parts,
-        };
-        state.bytes += new.bytes();
-        state.groups += u64::from(covered.is_none() && state.is_alone(block));
-        let old = state.blocks.insert(block, new);
-        state.bytes -= old.map_or(0, |old| old.bytes());
         let next = state.begun + 1;
-        let unsynced = self.layout.map(|role| match holders & role.bit() {
-            0 => 0,
-            _ => next,
-        });
-        state.unsynced.insert(block, unsynced);
-        for doubted in &mut state.doubted {
-            doubted.remove(&block);
+        for (block, generation, holders, parts) in blocks {
+            let mut new = Written {
+                generation,
+                holders,
+                covered: 0,
+                parts,
+            };
+            state.bytes += new.bytes();
+            // Before it is among them.
+            let is_alone = self.counts_groups() && state.is_alone(block);
+            match state.blocks.entry(block) {
+                Entry::Occupied(mut old) => {
+                    new.covered = old.get().covered;
+                    let old = old.insert(new);
+                    state.bytes -= old.bytes();
+                }
+                Entry::Vacant(place) => {
+                    place.insert(new);
+                    state.groups += u64::from(is_alone);
+                }
+            }
+            let unsynced = self.layout.map(|role| match holders & role.bit() {
+                0 => 0,
+                _ => next,
+            });
+            state.unsynced.insert(block, unsynced);
+            for doubted in &mut state.doubted {
+                doubted.remove(&block);
+            }
         }
+    }
+
+    /// True if so many groups may wait that they are counted.
+    fn counts_groups(&self) -> bool {
+        self.groups_max != u64::MAX
     }
 
     /// A target holds a generation of a block, newly written or not.
@@ -265,7 +282,7 @@ impl Pending {
             }
             let is_same = state.blocks.get(&due.block);
             if is_same.is_some_and(|written| written.generation == due.generation) {
-                state.groups -= u64::from(state.is_alone(due.block));
+                state.groups -= u64::from(self.counts_groups() && state.is_alone(due.block));
                 let old = state.blocks.remove(&due.block);
                 state.bytes -= old.map_or(0, |old| old.bytes());
             }
@@ -292,7 +309,7 @@ mod tests {
     #[test]
     fn a_target_that_leaves_before_a_flush_is_doubted_until_it_is_written_again() {
         let pending = Pending::new(Layout::HALVES, 1 << 16);
-        pending.wrote(4, 9, 0b011, parts(9));
+        pending.wrote([(4, 9, 0b011, parts(9))]);
         let batch = pending.begin();
         pending.synced(Role::FIRST, &batch);
         for role in [Role::FIRST, Role::SECOND] {
@@ -314,19 +331,19 @@ mod tests {
     #[test]
     fn the_second_write_of_a_block_during_a_flush_of_all_targets_waits_for_its_end() {
         let pending = Pending::new("4+2".parse().unwrap(), 1 << 16);
-        pending.wrote(4, 9, 0b11_1111, parts(9));
+        pending.wrote([(4, 9, 0b11_1111, parts(9))]);
         assert!(!pending.waits_for_flush(4));
         let batch = pending.cover();
         assert!(!pending.waits_for_flush(4), "the first one keeps 9");
-        pending.wrote(4, 10, 0b11_1111, parts(10));
+        pending.wrote([(4, 10, 0b11_1111, parts(10))]);
         assert!(pending.waits_for_flush(4) && !pending.waits_for_flush(5));
         assert!(pending.done(batch, 0b11_1111, 0b11_1111).is_empty());
         pending.uncover();
         assert!(!pending.waits_for_flush(4));
         // Groups that stay in change until then are few.
         for group in 0..600 {
-            pending.wrote(group * GROUP, 11, 0b11_1111, parts(11));
-            pending.wrote(group * GROUP + 1, 11, 0b11_1111, parts(11));
+            pending.wrote([(group * GROUP, 11, 0b11_1111, parts(11))]);
+            pending.wrote([(group * GROUP + 1, 11, 0b11_1111, parts(11))]);
         }
         assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
         let batch = pending.begin();
@@ -337,9 +354,9 @@ mod tests {
     #[test]
     fn a_flush_ends_nothing_that_was_written_after_it_began() {
         let pending = Pending::new(Layout::HALVES, 1 << 16);
-        pending.wrote(4, 9, 0b111, parts(9));
+        pending.wrote([(4, 9, 0b111, parts(9))]);
         let batch = pending.begin();
-        pending.wrote(4, 10, 0b111, parts(10));
+        pending.wrote([(4, 10, 0b111, parts(10))]);
         pending.synced(Role::FIRST, &batch);
         assert!(pending.done(batch, 0b111, 0).is_empty());
         assert_eq!(pending.begin().due[0].generation, 10);
@@ -347,7 +364,7 @@ mod tests {
         assert!(pending.is_doubted(Role::FIRST, 4));
         assert!(!pending.is_flush_due(1));
         for block in 0..=BLOCKS_MAX as u64 {
-            pending.wrote(block, 11, 0b111, parts(11));
+            pending.wrote([(block, 11, 0b111, parts(11))]);
         }
         assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
     }

@@ -103,7 +103,7 @@ impl Blocks {
         page.map_or(BlockState::default(), |page| page[at])
     }
 
-    fn set(&mut self, block: u64, state: BlockState) {
+    pub(super) fn set(&mut self, block: u64, state: BlockState) {
         let (page, at) = Self::at(block);
         let old = self.get(block);
         if old == state {

@@ -667,6 +667,10 @@ impl Link {
         while count < VISIT_MAX && self.input.len() < HEADER + self.frame_max {
             // The rest of a long frame comes where it stays.
             let rest = self.rest_of_frame().min(VISIT_MAX);
+            if rest == 0 && self.input.len() > CHUNK {
+                // What is read behind a long frame would be copied when that is taken.
+                break;
+            }
             let (wanted, read) = if rest > CHUNK {
                 let place = self.input.place(rest);
                 let place = rustix::buffer::spare_capacity(place);

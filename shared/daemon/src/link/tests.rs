@@ -92,6 +92,21 @@ fn frames_arrive_whole_and_in_order() {
     assert!(matches!(right.wait(LIMIT), Err(LinkError::Closed)));
 }
 
+/// Frames that have arrived behind a long one stay in the socket until it is taken: its memory is kept, and theirs not moved.
+#[test]
+fn what_is_behind_a_long_frame_is_read_later() {
+    let (mut left, mut right) = pair();
+    right.set_frame_max(FRAME_MAX);
+    let bodies = [7, 8, 9].map(|byte| vec![byte; 3 * CHUNK]);
+    for body in &bodies {
+        left.send(body).expect("sent");
+    }
+    for body in bodies {
+        assert_eq!(wait(&mut right).expect("a frame"), body);
+        assert!(right.input.is_empty(), "{} bytes", right.input.len());
+    }
+}
+
 #[test]
 fn owners_of_the_secret_talk_under_seals() {
     let (one, other) = (secret("0123456789abcdef"), secret("fedcba9876543210"));

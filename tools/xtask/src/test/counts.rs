@@ -72,7 +72,7 @@ const STORAGE_WRITE: [(&str, [(&str, f64); 2]); 2] = [
     ),
     (
         "write of 256 KiB in order",
-        [("instructions", 3_900_000.0), ("allocations", 560.0)],
+        [("instructions", 3_000_000.0), ("allocations", 500.0)],
     ),
 ];
 
