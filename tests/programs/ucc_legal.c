@@ -5,8 +5,8 @@
  *   ucc_legal far          has blocks that are far from each other, with memory between them that nobody can access, and blocks
  *                          before the buffer's address
  *   ucc_legal protected PREFIX COMMAND...
- *                          sends from memory that cannot be written, and receives into a shared mapping of a file; before the
- *                          last rounds rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
+ *                          sends from memory that cannot be written, and receives into a shared mapping of a file; in the last
+ *                          rounds it can be written, and before them rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
  *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
  *   ucc_legal jobs         ends all its teams and creates others, six times
  *   ucc_legal rests        has a rank that waits and sleeps until another one has seen it sleep often
@@ -231,31 +231,37 @@ static void far(void)
 		munmap(sides[side], range);
 }
 
+/* Buffers of all rounds have other addresses: a range that could not be registered is copied at once when it comes again. */
 static void protected(char **words)
 {
+	enum { ROUNDS = 6, WRITABLE = 3 };
 	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *send[ROUNDS], *receive[ROUNDS];
 	unsigned round;
 
-	for (round = 0; round < 6; round++) {
+	for (round = 0; round < ROUNDS; round++) {
 		FILE *file = tmpfile();
-		uint8_t *send = fresh(size), *receive;
 		ucc_coll_args_t args;
 		ucc_coll_req_h request;
 
-		if (round == 3)
+		if (round == WRITABLE)
 			counters(words + 1, words[0], "faults");
 		CHECK(!file || ftruncate(fileno(file), (off_t)size));
-		receive = mapped(size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file));
-		fill(send, BLOCK, round);
-		CHECK(mprotect(send, size, PROT_READ));
-		args = even(send, receive, BLOCK);
+		send[round] = fresh(size);
+		receive[round] = mapped(size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file));
+		fclose(file);
+		fill(send[round], BLOCK, round);
+		if (round < WRITABLE)
+			CHECK(mprotect(send[round], size, PROT_READ));
+		args = even(send[round], receive[round], BLOCK);
 		CHECK(ucc_collective_init(&args, &request, team));
 		CHECK(run_posted(request));
 		CHECK(ucc_collective_finalize(request));
-		compare(receive, BLOCK, round);
-		munmap(send, size);
-		munmap(receive, size);
-		fclose(file);
+		compare(receive[round], BLOCK, round);
+	}
+	while (round-- > 0) {
+		munmap(send[round], size);
+		munmap(receive[round], size);
 	}
 }
 

@@ -122,6 +122,7 @@ const CRATES: &[Crate] = &[
                     "client::waiting",
                     "client::window",
                     "service::actions",
+                    "service::again",
                     "service::counters",
                     "service::incoming",
                     "service::late",
