@@ -5,8 +5,9 @@
  *   ucc_legal far          has blocks that are far from each other, with memory between them that nobody can access, and blocks
  *                          before the buffer's address
  *   ucc_legal protected PREFIX COMMAND...
- *                          sends from memory that cannot be written, and receives into a shared mapping of a file; in the last
- *                          rounds it can be written, and before them rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
+ *                          sends from memory that cannot be written, and receives into a shared mapping of a file; in the
+ *                          last rounds it can be written, and before them rank 0 runs COMMAND, which makes registrations
+ *                          fail, with its output in PREFIX.faults
  *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
  *   ucc_legal jobs         ends all its teams and creates others, six times
  *   ucc_legal rests        has a rank that waits and sleeps until another one has seen it sleep often
