@@ -436,11 +436,13 @@ impl Volume {
             let moved = moved.filter(|(_, done)| done.is_ok());
             let moved: usize = moved.map(|(half, _)| half.data.len()).sum();
             add(&self.counters.moved_bytes, moved as u64);
-            let done = self.enough(prepared);
+            let done = self.enough(prepared).map_err(|error| full(prepared, error));
             let done = done.and_then(|()| {
                 let holders = self.record(write, &targets, committed);
-                self.enough(committed)?;
-                self.acknowledge(holders)
+                let settled = self.enough(committed);
+                settled.map_err(|error| full(committed, error))?;
+                let known = self.acknowledge(holders);
+                known.map_err(|error| full(prepared, full(committed, error)))
             });
             result = result.and(done);
         }
@@ -748,6 +750,29 @@ fn is_source(role: Role, block: u64) -> bool {
     match layout.is_mirror() {
         true => block % layout.targets() as u64 == role.index() as u64,
         false => role.is_data(),
+    }
+}
+
+/// The error of a write that too few targets take: that of one whose file system is full, if there is one. No return helps it.
+fn full(done: &[Result<()>], error: BlkError) -> BlkError {
+    let mut errors = done.iter().filter_map(|done| done.as_ref().err());
+    match errors.find(|error| error.is_full()) {
+        Some(BlkError::Full {
+            target,
+            wanted,
+            free,
+            capacity,
+        }) => BlkError::Full {
+            target: target.clone(),
+            wanted: *wanted,
+            free: *free,
+            capacity: *capacity,
+        },
+        Some(BlkError::Io { target, source }) => {
+            let code = source.raw_os_error().unwrap_or(libc::ENOSPC);
+            BlkError::io(target, std::io::Error::from_raw_os_error(code))
+        }
+        _ => error,
     }
 }
 
