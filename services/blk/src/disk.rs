@@ -63,6 +63,14 @@ pub trait Disk: Send + Sync {
         false
     }
 
+    /// Before another client uses it: learns what it may do with the volume of a service now.
+    ///
+    /// # Errors
+    /// Why the service refuses it.
+    fn renew(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
     /// Names of its snapshots.
     fn snapshot_names(&self) -> Vec<String> {
         Vec::new()

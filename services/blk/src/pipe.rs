@@ -180,6 +180,16 @@ impl Pipe {
         self.close(&mut self.state(), reason.to_owned())
     }
 
+    /// As [`Pipe::is_closed`], also if the peer has closed the connection and no call has found that.
+    pub(crate) fn is_closed_now(&self) -> bool {
+        let mut state = self.state();
+        if !state.reading {
+            // An error closes the connection.
+            let _ = self.receive(&mut state);
+        }
+        state.link.is_none()
+    }
+
     /// True after an error.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().link.is_none()

@@ -185,6 +185,15 @@ fn a_volume_that_cannot_be_opened_is_tried_again() {
         ),
     }
     assert!(is_there(&machine));
+    // A list has those that are open.
+    let listed = || {
+        let (done, list) = stock("nbdinfo", &["--list", &uri("")])?;
+        assert!(done, "{list}");
+        Some(["a", "b"].map(|name| list.contains(&format!("export=\"{name}\":"))))
+    };
+    if let Some(listed) = listed() {
+        assert_eq!(listed, [false, true]);
+    }
 
     fs::rename(&away, dir.path().join("a")).unwrap();
     wait_until("the volume is open", || {
@@ -193,6 +202,7 @@ fn a_volume_that_cannot_be_opened_is_tried_again() {
     Nbd::connect_to(&socket, "a")
         .write_through(0, &[7; 512])
         .unwrap();
+    assert!(listed().is_none_or(|listed| listed == [true, true]));
     let error = bad(&[
         "export",
         "--memory",

@@ -4,14 +4,13 @@
 mod common;
 
 use common::{
-    EIO, ENOSPC, Nbd, Running, SECTOR, WRITE, bound, create, good, no_starts, program, sector,
-    wait_until,
+    EIO, ENOSPC, Nbd, RECORDS_AT, Running, SECTOR, WRITE, bound, create, good, no_starts,
+    old_or_new, sector, wait_until,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +20,6 @@ use xgvmi_blk::{Role, Store, Target, Volume};
 
 const BLOCK: usize = 1024;
 const SECTORS: usize = 128;
-/// Behind two superblocks, and an index in which the volume can grow.
-const RECORDS_AT: u64 = 1_937_408;
 
 /// Three targets, an export and a client.
 struct World {
@@ -371,39 +368,13 @@ fn each_target_returns_with_old_data() {
     world.finish();
 }
 
-/// A target whose file may not grow beyond `bytes`.
-fn limited(path: &Path, bytes: u64) -> Running {
-    let mut command = program();
-    command
-        .arg("target")
-        .arg(path)
-        .args(["--listen", "127.0.0.1:0"]);
-    let limit = libc::rlimit {
-        rlim_cur: bytes,
-        rlim_max: bytes,
-    };
-    let set = move || {
-        // SAFETY: the structure lives as long as the closure. Both calls may be made between fork and exec.
-        let done = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
-        // SAFETY: as above. The write then returns EFBIG, as a full disk returns ENOSPC.
-        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-        if done == 0 {
-            Ok(())
-        } else {
-            Err(std::io::Error::last_os_error())
-        }
-    };
-    // SAFETY: the closure calls only functions that are allowed between fork and exec.
-    Running::start(unsafe { command.pre_exec(set) })
-}
-
 #[test]
 fn each_target_has_a_full_disk() {
     for_each_role(|role| {
         let full = ["data_1", "data_2", "data_p"][role];
         let mut world = World::with(5 + role as u64, |path| {
             if path.ends_with(full) {
-                limited(path, RECORDS_AT + 8 * 640)
+                Running::limited(path, RECORDS_AT + 8 * 640)
             } else {
                 Running::target(path, "127.0.0.1:0", &[])
             }
@@ -428,43 +399,19 @@ fn two_full_disks_refuse_writes_and_lose_nothing() {
         if path.ends_with("data_1") {
             Running::target(path, "127.0.0.1:0", &[])
         } else {
-            limited(path, RECORDS_AT + 20 * 640)
+            Running::limited(path, RECORDS_AT + 20 * 640)
         }
     });
     let mut refused = 0;
     for _ in 0..96 {
         let (range, data) = world.next();
-        let old = world.shadow.clone();
         match world.client.write(range.start * SECTOR, &data) {
             Ok(()) => world.shadow[range].fill(world.version),
             Err(error) => {
                 assert_eq!(error, ENOSPC);
                 refused += 1;
-                // Each block of the range is the old or the new one.
                 let bytes = world.client.read(0, SECTORS * SECTOR).unwrap();
-                let blocks = bytes.chunks(BLOCK).enumerate();
-                for (block, bytes) in blocks {
-                    let first = block * (BLOCK / SECTOR);
-                    let sectors = first..first + BLOCK / SECTOR;
-                    let is = |of: &dyn Fn(usize) -> u64| {
-                        let expect = sectors.clone().flat_map(|at| sector(at, of(at)));
-                        bytes.iter().copied().eq(expect)
-                    };
-                    let new = |at: usize| {
-                        if range.contains(&at) {
-                            world.version
-                        } else {
-                            old[at]
-                        }
-                    };
-                    if is(&new) {
-                        for at in sectors.clone() {
-                            world.shadow[at] = new(at);
-                        }
-                    } else {
-                        assert!(is(&|at| old[at]), "block {block} is neither old nor new");
-                    }
-                }
+                old_or_new(&bytes, BLOCK, &mut world.shadow, (range, world.version));
             }
         }
     }

@@ -127,6 +127,10 @@ pub fn sequence(seed: u64, layout: Layout) -> (Setting, Vec<Step>) {
                     steps.extend([Step::KillAt(dice.below(20)), dice.opening(), Step::Kill])
                 }
                 4 if has(10) => steps.push(Step::Swap(dice.below(3))),
+                5 | 6 if has(13) && layout != Layout::HALVES => {
+                    steps.push(Step::Alone(dice.mask()));
+                    open = true;
+                }
                 _ => {
                     steps.push(dice.opening());
                     open = true;
@@ -192,6 +196,15 @@ fn of_others(step: Step, counts: Shape, first: u8, is_wide: bool) -> Step {
             let without = (0..3).filter(|target| with & 1 << target == 0);
             let without = without.fold(0, |all, target| all | 1 << one(target));
             Step::Open(counts.all() & !without)
+        }
+        Step::Alone(with) if is_wide => Step::Alone(mask(with)),
+        // As many as are enough, or one more.
+        Step::Alone(with) => {
+            let count = counts.needed + u32::from(with > 5);
+            let some = (0..counts.targets)
+                .map(|target| (target + first + u8::from(with > 3)) % counts.targets);
+            let some = some.take(count as usize);
+            Step::Alone(some.fold(0, |all, target| all | 1 << target))
         }
         Step::Restart(of) => Step::Restart(mask(of)),
         Step::Power(of, keep) => Step::Power(mask(of), keep),

@@ -34,6 +34,18 @@ fn openings(counts: Shape) -> Vec<u16> {
     std::iter::once(all).chain(but_one).collect()
 }
 
+/// The first ones that are enough, and the last ones, without the others. Of two halves two are always enough.
+fn alone(counts: Shape) -> Vec<Step> {
+    let few = (1 << counts.needed) - 1;
+    let last = few << (u32::from(counts.targets) - counts.needed);
+    let votes = counts.targets == 3 && counts.needed == 2;
+    [few, last]
+        .map(Step::Alone)
+        .into_iter()
+        .filter(|_| !votes)
+        .collect()
+}
+
 fn whole_steps(counts: Shape) -> Vec<Step> {
     let mut steps = vec![
         Step::Write(0),
@@ -52,6 +64,7 @@ fn whole_steps(counts: Shape) -> Vec<Step> {
     ];
     steps.extend(openings(counts).into_iter().map(Step::Open));
     steps.extend((0..counts.targets).map(Step::Attach));
+    steps.extend(alone(counts));
     let each = (0..counts.targets).map(|target| 1 << target);
     steps.push(Step::Restart(counts.all()));
     steps.extend(each.map(Step::Restart));
@@ -85,6 +98,7 @@ fn cut_steps(counts: Shape) -> Vec<Step> {
     ];
     steps.extend(openings(counts).into_iter().map(Step::Open));
     steps.extend((0..counts.targets).map(Step::Attach));
+    steps.extend(alone(counts));
     steps
 }
 

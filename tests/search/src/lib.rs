@@ -11,6 +11,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod apart;
 mod chance;
 mod disk;
 mod explore;

@@ -24,9 +24,13 @@ impl World {
         let mut part = self.ended(part);
         if self.stale & 1 << target != 0 {
             return match result {
-                Ok(_) => violation("replaced", "it is used again"),
-                Err(_) => Ok(()),
+                Ok(_) if !self.parted => violation("replaced", "it is used again"),
+                _ => Ok(()),
             };
+        }
+        let may_be_apart = self.may_be_apart(target);
+        if result.is_ok() {
+            self.apart &= !(1 << target);
         }
         self.model.returns(1 << target);
         // With fewer no request is served, this one either.
@@ -40,7 +44,7 @@ impl World {
         match result {
             Err(error)
                 if !self.is_killed()
-                    && (is_served && !is_alone)
+                    && (is_served && !is_alone && !may_be_apart)
                     && (part.faulty | self.doubted) & 1 << target == 0
                     && self.model.is_return_sure() =>
             {

@@ -107,6 +107,8 @@ impl Sets {
 struct Block {
     /// What may be read now.
     values: Vec<Value>,
+    /// Also any value that a write made, now and after a loss of power: targets that had newer ones were given up.
+    any: [bool; 2],
     /// What may have become durable: the last flushed values, then the later ones.
     since: Vec<Value>,
     /// Targets that may hold the newest value.
@@ -193,6 +195,12 @@ pub(crate) struct Model {
 }
 
 impl Block {
+    /// It may have become what was made durable.
+    fn fall_back(&mut self) {
+        self.values = self.since.clone();
+        self.any[0] |= self.any[1];
+    }
+
     /// A target may lose what a read has given it.
     fn repair_lost(&mut self, target: u16) {
         if self.repaired & target != 0 {
@@ -215,6 +223,7 @@ impl Model {
         let block = Block {
             values: vec![[0; 2]],
             since: vec![[0; 2]],
+            any: [false; 2],
             holders: shape.of(|set| set == shape.all()),
             dirty: 0,
             suspect: 0,
@@ -303,8 +312,8 @@ impl Model {
             if keeps && !shape.are_enough(block.holders, part.healthy()) {
                 // Too few are there. What no flush has covered it may decide against, for those that were absent as well, or it may
                 // be an error from here on.
-                block.values = block.since.clone();
-                if block.since.len() > 1 {
+                block.fall_back();
+                if block.since.len() > 1 || block.any[1] {
                     block.holders = shape.of(|_| true);
                 }
             }
@@ -329,6 +338,21 @@ impl Model {
         !self.cut
     }
 
+    /// The volume is opened without targets that may have newer data. Each block is what those have that are there, or an error.
+    pub(crate) fn parted(&mut self) {
+        let shape = self.shape;
+        self.blocks.truncate(self.size);
+        (self.snapshots, self.deleted) = (Vec::new(), Vec::new());
+        for block in &mut self.blocks {
+            (block.values, block.since) = (Vec::new(), Vec::new());
+            block.any = [true; 2];
+            block.holders = shape.of(|_| true);
+            (block.undecided, block.partial, block.written, block.due) =
+                (false, false, false, false);
+            (block.kept, block.covered) = (0, Sets::NONE);
+        }
+    }
+
     /// A write of a block: `change` makes the new value of an old one.
     pub(crate) fn write(
         &mut self,
@@ -339,12 +363,17 @@ impl Model {
     ) {
         let shape = self.shape;
         let block = &mut self.blocks[block];
-        let new: Vec<Value> = block.values.iter().map(|value| change(*value)).collect();
+        let mut new: Vec<Value> = block.values.iter().map(|value| change(*value)).collect();
+        if block.any[0] && change([0; 2]) == change([u32::MAX; 2]) {
+            // It does not depend on what was there.
+            new = vec![change([0; 2])];
+        }
         // Those that were healthy hold it. Those that were not may.
         let now = shape.of(|set| set & !part.used == 0 && part.healthy() & !set == 0);
         match end {
             End::Done => {
                 block.values.clear();
+                block.any[0] &= change([0; 2]) != change([u32::MAX; 2]);
                 block.undecided = false;
                 block.healed |= block.rotten & part.healthy();
                 block.rotten &= !part.healthy();
@@ -445,6 +474,7 @@ impl Model {
             }
             block.due = false;
             block.since.clone_from(&block.values);
+            block.any[1] = block.any[0];
             block.dirty &= !part.healthy();
             block.repaired &= !part.healthy();
             block.healed &= !part.healthy() | block.suspect;
@@ -497,7 +527,7 @@ impl Model {
                 block.suspect &= !target;
                 if !shape.are_enough(block.holders, trusted) {
                     block.undecided = true;
-                    block.values = block.since.clone();
+                    block.fall_back();
                     // Nobody else tells whether its record was flushed: it may be an error.
                     if trusted.count_ones() <= shape.needed {
                         block.holders = shape.of(|_| true);
@@ -577,7 +607,7 @@ impl Model {
         let shape = self.shape;
         let number = block;
         let block = &mut self.blocks[block];
-        if !block.values.contains(&value) {
+        if !block.any[0] && !block.values.contains(&value) {
             let kind = if value == [0; 2] {
                 "zeros"
             } else {
@@ -594,7 +624,8 @@ impl Model {
             if block.written {
                 return Ok(());
             }
-            let was_sure = block.values.len() == 1;
+            let was_sure = block.values.len() == 1 && !block.any[0];
+            block.any[0] = false;
             block.values = vec![value];
             let last = block.since.iter().rposition(|other| *other == value);
             block.since.truncate(last.map_or(0, |last| last + 1));

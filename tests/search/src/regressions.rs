@@ -240,6 +240,21 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 01; power 1 none; write 0; flush; machine none; damage 0 3 cut; open 01; read",
     ),
     of(
+        "mirror-2",
+        "a write fails at once because all targets were full one after the other, though one that is there is completed soon",
+        "damage 0 5 cut; open 01; sync-full 0; zero 2; full 1; write 0",
+    ),
+    of(
+        "mirror-2",
+        "a write to full targets fails as one that lacks targets",
+        "open 01; full 0; write 0; full 1; all; space 0; space 1; keep; all; read",
+    ),
+    of(
+        "2+2",
+        "a write to full targets fails as one that lacks targets, as one was full before",
+        "open 123; full 3; attach 0; full 2; write 0; write 0; full 0; all",
+    ),
+    of(
         "4+2",
         "a loss of power while all targets are flushed leaves too few parts of each generation of a flushed block",
         "open 012345; write 0; flush; write 0; kill-at 3; flush; kill-at *; open 012345; machine none; open 012345; read",

@@ -9,6 +9,8 @@ use std::str::FromStr;
 pub enum Step {
     /// An export opens the volume with these targets.
     Open(u16),
+    /// The same; if absent ones may have newer data, they count as gone.
+    Alone(u16),
     /// The export is killed.
     Kill,
     /// The export gets SIGTERM: it flushes, records that the targets are equal if they are, and ends.
@@ -99,6 +101,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(mask) => write!(f, "open {}", names(*mask)),
+            Self::Alone(mask) => write!(f, "alone {}", names(*mask)),
             Self::Kill => f.write_str("kill"),
             Self::Term => f.write_str("term"),
             Self::Write(block) => write!(f, "write {block}"),
@@ -192,6 +195,7 @@ impl<'a> Words<'a> {
     fn step(&mut self) -> Option<Step> {
         let step = match self.word()? {
             "open" => Step::Open(self.mask()?),
+            "alone" => Step::Alone(self.mask()?),
             "kill" => Step::Kill,
             "term" => Step::Term,
             "write" => Step::Write(self.number(3)?),

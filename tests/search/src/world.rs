@@ -44,7 +44,7 @@ impl Setting {
 
 const NAMES: [&str; TARGETS_MAX] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "a"];
 
-fn trusted_by(volume: &Volume) -> u16 {
+pub(crate) fn trusted_by(volume: &Volume) -> u16 {
     volume.trusted()
 }
 
@@ -129,16 +129,22 @@ pub struct World {
     pub(crate) stale: u16,
     /// Places whose replacement was cut off: the others may believe that another target has the place.
     pub(crate) doubted: u16,
+    /// Targets that count as gone since an opening without them, and have not been taken back.
+    pub(crate) apart: u16,
+    /// Those that are left, as far as they know what counts.
+    pub(crate) kin: u16,
+    /// There was such an opening: those that are left need not know of replacements.
+    pub(crate) parted: bool,
     /// Boots of the targets in use when they were connected.
     pub(crate) links: Vec<Option<u32>>,
     /// The targets whose data counts, as the last export knew.
-    trusted: u16,
+    pub(crate) trusted: u16,
     pub(crate) volume: Option<Volume>,
     pub(crate) fuse: Fuse,
     pub(crate) model: Model,
     pub(crate) version: u32,
     /// Blocks that the volume is bound to have.
-    size: u64,
+    pub(crate) size: u64,
     /// The target that is damaged. Two are not: nothing is promised then.
     pub(crate) damaged: Option<u8>,
     /// The fuse of the last step has burnt.
@@ -197,6 +203,9 @@ impl World {
             spent: 0,
             stale: 0,
             doubted: 0,
+            apart: 0,
+            kin: counts.all(),
+            parted: false,
             links: vec![None; targets],
             trusted: counts.all(),
             volume: None,
@@ -247,6 +256,7 @@ impl World {
             .hash(&mut hasher);
         self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
         (self.spent, self.stale, self.doubted).hash(&mut hasher);
+        (self.apart, self.kin, self.parted).hash(&mut hasher);
         for node in self.nodes.iter().chain(self.others.iter().flatten()) {
             node.disk.content().hash(&mut hasher);
             let store = node.store().map(|store| store.searched());
@@ -357,7 +367,8 @@ impl World {
             step => step,
         };
         match step {
-            Step::Open(mask) => return self.open(mask),
+            Step::Open(mask) => return self.open(mask & all, false),
+            Step::Alone(mask) => return self.open(mask & all, true),
             Step::Restart(mask) => {
                 targets(mask).for_each(|target| self.node(target).stop());
             }
@@ -408,6 +419,7 @@ impl World {
         };
         let done = self.of_volume(&volume, step);
         self.trusted = trusted_by(&volume);
+        self.follow();
         self.model.trusts(self.trusted);
         self.volume = Some(volume);
         if matches!(step, Step::Kill | Step::Term) {
@@ -445,7 +457,7 @@ impl World {
     }
 
     /// The export has ended.
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.volume = None;
         self.links.fill(None);
         if !self.setting.elsewhere {
@@ -463,56 +475,6 @@ impl World {
         let link = node.connect(fuse, forgets)?;
         self.links[usize::from(target)] = Some(node.boots());
         Ok(link)
-    }
-
-    /// As `operate::Opener` does: targets that cannot be opened are left out.
-    fn open(&mut self, mask: u16) -> Outcome {
-        if self.volume.is_some() {
-            return Ok(());
-        }
-        let mut found = Vec::new();
-        for target in targets(mask & self.counts().all()) {
-            found.extend(self.connect(target));
-        }
-        let result = Volume::open(found);
-        let part = self.ended(Part {
-            used: mask & !self.stale & self.counts().all(),
-            faulty: 0,
-            trusted: self.trusted,
-        });
-        self.model.opened(part);
-        if self.is_killed() || result.is_err() {
-            self.model.opening_ended();
-        }
-        match result {
-            Ok(volume) => {
-                let size = volume.geometry().blocks();
-                self.trusted = trusted_by(&volume);
-                self.model.trusts(self.trusted);
-                self.volume = Some(volume);
-                if size < self.size {
-                    return violation("smaller", format!("{size} of {} blocks", self.size));
-                }
-                let present = self.volume.as_ref().map(Volume::present);
-                let uses = |target: u8| {
-                    let present = present.iter().flatten();
-                    present
-                        .into_iter()
-                        .any(|name| name == self.node(target).name())
-                };
-                if let Some(target) = targets(self.stale).find(|target| uses(*target)) {
-                    return violation("replaced", format!("target {target} is used again"));
-                }
-                Ok(())
-            }
-            Err(error) => {
-                self.close();
-                if !self.is_killed() && self.model.opens(part.healthy() & !self.doubted) {
-                    return violation("no opening", error.to_string());
-                }
-                Ok(())
-            }
-        }
     }
 
     /// True if some that are not damaged decide. If the damage is at the only ones, nobody knows what counts.
@@ -544,9 +506,12 @@ impl World {
             error,
             BlkError::TooFewTargets { .. } | BlkError::Lost { .. } | BlkError::Offline(_)
         );
+        // One that is there may still have to be completed before it counts.
+        let waits = matches!(error, BlkError::TooFewTargets { .. })
+            && part.trusted.count_ones() < self.counts().targets.into();
         if wants_target
-            && volume.present().len() < self.setting.layout.targets()
-            && !volume.waits_for_return()
+            && (waits || volume.present().len() < self.setting.layout.targets())
+            && !volume.waits_for_return(error)
         {
             return violation("no wait", format!("it fails at once: {error}"));
         }

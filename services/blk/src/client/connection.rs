@@ -7,12 +7,16 @@ use crate::error::{BlkError, Result};
 use crate::frames::{Hello, PROTOCOL, Welcome};
 use crate::geometry::{Geometry, Id};
 use crate::pipe::{Broken, Pipe};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
 
 /// Time between attempts to reach a service again.
 const RETRY: Duration = Duration::from_millis(100);
+/// Longest wait of a client that connects: the service may still count the connection that it has ended.
+const RENEW: Duration = Duration::from_secs(1);
+
 /// A volume and its connection.
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -23,7 +27,8 @@ pub(super) struct Inner {
     pub(super) session: u64,
     pub(super) transfer_max: u32,
     pub(super) prepared: u32,
-    pub(super) read_only: bool,
+    /// As the service said at the last connection.
+    pub(super) read_only: AtomicBool,
     pub(super) gate: Gate,
     pub(super) slots: Option<Slots>,
     pub(super) pipe: Mutex<Arc<Pipe>>,
@@ -58,12 +63,28 @@ impl Inner {
                                 .to_owned(),
                         });
                     }
+                    self.read_only.store(welcome.read_only, Ordering::Release);
                     *pipe = Arc::new(new);
                     return Ok(Arc::clone(&pipe));
                 }
                 Err(error) if Instant::now() + RETRY >= end => return Err(error),
                 Err(_) => std::thread::sleep(RETRY),
             }
+        }
+    }
+
+    /// Connects again if the service has ended the connection, as it does when the rights change. Does not wait for one that is
+    /// away: requests do.
+    ///
+    /// # Errors
+    /// Why the service refuses it.
+    pub(super) fn renew(&self) -> std::result::Result<(), String> {
+        if !self.pipe().is_closed_now() {
+            return Ok(());
+        }
+        match self.live(&mut Some(Instant::now() + RENEW)) {
+            Err(error @ BlkError::Service { .. }) => Err(error.to_string()),
+            _ => Ok(()),
         }
     }
 

@@ -22,6 +22,7 @@ use connection::{Gate, Inner, dial, greet};
 use host::Host;
 use slots::Slots;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use xgvmi_pool::AccessKey;
 
@@ -75,7 +76,7 @@ impl Volume {
                 session,
                 transfer_max: welcome.transfer_max,
                 prepared: welcome.prepared,
-                read_only: welcome.read_only,
+                read_only: welcome.read_only.into(),
                 gate: Gate::new(requests_max),
                 slots,
                 pipe: Mutex::new(Arc::new(pipe)),
@@ -280,7 +281,11 @@ impl Disk for Volume {
     }
 
     fn is_read_only(&self) -> bool {
-        self.inner.read_only
+        self.inner.read_only.load(Ordering::Acquire)
+    }
+
+    fn renew(&self) -> std::result::Result<(), String> {
+        self.inner.renew()
     }
 
     fn status(&self) -> VolumeStatus {

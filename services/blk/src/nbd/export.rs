@@ -75,8 +75,9 @@ impl Exports {
                 (found.ok_or_else(|| self.unknown(name))?, snapshot)
             }
         };
+        let found = (entry.find)().and_then(|volume| volume.renew().map(|()| volume));
         let export = Export {
-            volume: (entry.find)().map_err(|reason| (reply::ERR_POLICY, reason))?,
+            volume: found.map_err(|reason| (reply::ERR_POLICY, reason))?,
             name: name.to_owned(),
             read_only: entry.read_only,
             buffered: Arc::clone(&entry.buffered),
@@ -112,19 +113,19 @@ impl Exports {
         (reply::ERR_UNKNOWN, text)
     }
 
-    /// Names of all exports.
+    /// Names of all exports that can be used: a client that lists them asks for each, and gives up with the first that is refused.
     pub(super) fn names(&self) -> Vec<String> {
         let of_one = |entry: &Entry| {
-            let snapshots =
-                (entry.find)().map_or_else(|_| Vec::new(), |volume| volume.snapshot_names());
-            let snapshots = snapshots.into_iter().map(|snapshot| match entry.is_named {
+            let volume = (entry.find)().ok()?;
+            let snapshots = volume.snapshot_names().into_iter();
+            let snapshots = snapshots.map(|snapshot| match entry.is_named {
                 true => format!("{}@{snapshot}", entry.name),
                 false => snapshot,
             });
-            let volume = std::iter::once(entry.name.clone());
-            volume.chain(snapshots).collect::<Vec<_>>()
+            let name = std::iter::once(entry.name.clone());
+            Some(name.chain(snapshots).collect::<Vec<_>>())
         };
-        self.0.iter().flat_map(of_one).collect()
+        self.0.iter().filter_map(of_one).flatten().collect()
     }
 }
 

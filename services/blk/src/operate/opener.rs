@@ -88,13 +88,20 @@ impl Opener {
         let names = self.targets.write();
         let mut names = names.unwrap_or_else(PoisonError::into_inner);
         known(&names)?;
-        let present = volume.present();
-        let of_role = volume.name_of(target.identity().role);
+        let replaced = target.identity().role;
+        let of_role = volume.name_of(replaced);
+        let others = volume.layout().roles().filter(|role| *role != replaced);
+        let others: Vec<String> = others.flat_map(|role| volume.name_of(role)).collect();
         let role = volume.replace(target)?;
-        let old = names.iter().position(|name| match &of_role {
-            Some(old) => name == old,
-            None => !present.contains(name),
+        // One that was never there has no role that is known: of two it may be the wrong one, so both stay.
+        let mut old = names.iter().enumerate().filter(|(_, name)| match &of_role {
+            Some(old) => *name == old,
+            None => !others.contains(name),
         });
+        let old = match (old.next(), old.next()) {
+            (Some((at, _)), None) => Some(at),
+            _ => None,
+        };
         match old {
             Some(old) => new.clone_into(&mut names[old]),
             None => names.push(new.to_owned()),

@@ -42,13 +42,13 @@ impl Connections {
         all.iter().for_each(|connection| connection.end());
     }
 
-    /// Ends the connections whose initiators may not use their volumes. Returns each of these initiators with the number of the
-    /// volume.
-    pub(super) fn end_denied(&self) -> Vec<(Arc<Identity>, usize)> {
+    /// Ends the connections whose initiators have other rights to their volumes than they were told. Returns each of these
+    /// initiators with the number of the volume.
+    pub(super) fn end_changed(&self) -> Vec<(Arc<Identity>, usize)> {
         let all: Vec<_> = self.known().values().cloned().collect();
-        let denied = all.iter().filter(|connection| connection.right().is_none());
+        let changed = all.iter().filter(|connection| connection.has_changed());
         let mut ended: Vec<(Arc<Identity>, usize)> = Vec::new();
-        for connection in denied {
+        for connection in changed {
             connection.end();
             if let Some(identity) = &connection.identity {
                 let is_it = |(one, of): &(Arc<Identity>, usize)| {
@@ -81,6 +81,14 @@ pub(super) fn who(identity: Option<&Arc<Identity>>) -> String {
     }
 }
 
+/// What an initiator may do with the volume of a number.
+fn right(identity: Option<&Arc<Identity>>, of: usize) -> Option<Right> {
+    match identity {
+        Some(identity) => identity.right(of),
+        None => Some(Right::Write),
+    }
+}
+
 /// A connection that has said hello.
 pub(super) struct Connection {
     pub(super) keys: Keys,
@@ -89,6 +97,8 @@ pub(super) struct Connection {
     pub(super) of: usize,
     /// Whose it is, if the initiator has a name.
     pub(super) identity: Option<Arc<Identity>>,
+    /// What its initiator was told that it may do with the volume.
+    pub(super) told: Option<Right>,
     link: Mutex<Link>,
     /// No further request of it is carried out.
     ended: AtomicBool,
@@ -108,6 +118,7 @@ impl Connection {
             keys,
             volume,
             of,
+            told: right(identity.as_ref(), of),
             identity,
             link: Mutex::new(link),
             ended: AtomicBool::new(false),
@@ -159,10 +170,12 @@ impl Connection {
 
     /// What its initiator may do with its volume now.
     pub(super) fn right(&self) -> Option<Right> {
-        match &self.identity {
-            Some(identity) => identity.right(self.of),
-            None => Some(Right::Write),
-        }
+        right(self.identity.as_ref(), self.of)
+    }
+
+    /// True if its initiator has another right than it was told: it learns that when it connects again.
+    pub(super) fn has_changed(&self) -> bool {
+        self.right().is_none() || self.right() != self.told
     }
 
     /// The initiator, for messages.

@@ -174,8 +174,9 @@ impl Service {
         identities.named().map(|one| one.status(&names)).collect()
     }
 
-    /// New connections must prove one of these secrets. Open ones stay, but for those of names that are not there any more, or may
-    /// not use the volume any more: of these the requests that are carried out already end.
+    /// New connections must prove one of these secrets. Open ones stay, but for those of names that are not there any more, or have
+    /// another right to the volume: of these the requests that are carried out already end, and initiators that may repeat the
+    /// rest learn their right when they connect again.
     pub fn set_access(&self, access: Access) {
         let gone = {
             let current = self.shared.identities.write();
@@ -184,11 +185,19 @@ impl Service {
             *current = Arc::new(next);
             gone
         };
-        for (identity, volume) in self.shared.connections.end_denied() {
+        for (identity, of) in self.shared.connections.end_changed() {
+            let (may, more) = match identity.right(of) {
+                None => ("may not use", " any more"),
+                Some(Right::Read) => ("may only read", ""),
+                Some(Right::Write) => ("may write", ""),
+            };
+            let volume = match &*self.shared.volumes[of].0 {
+                "" => "the volume".to_owned(),
+                name => format!("volume {name}"),
+            };
             say(format_args!(
-                "initiator {} may not use volume {volume} any more",
-                identity.name,
-                volume = self.shared.volumes[volume].0
+                "initiator {} {may} {volume}{more}",
+                identity.name
             ));
         }
         for identity in gone {

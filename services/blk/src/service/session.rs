@@ -112,7 +112,7 @@ fn serve_until(
     shared.aliases.enter(connection.keys.owner);
     shared.connections.enter(hello.session, &connection);
     let identity = connection.identity.as_ref();
-    if connection.right().is_none() || identity.is_some_and(|identity| identity.is_revoked()) {
+    if connection.has_changed() || identity.is_some_and(|identity| identity.is_revoked()) {
         // Since it has proved its secret.
         connection.end();
     }
@@ -126,7 +126,7 @@ fn serve_until(
         requests_max: REQUESTS_MAX,
         prepared,
         wait_ms: shared.wait_ms,
-        read_only: connection.right() != Some(Right::Write),
+        read_only: connection.told != Some(Right::Write),
     };
     let sent = connection.link().send(&welcome.to_bytes());
     let ended = sent.and_then(|()| requests(shared, &connection));

@@ -436,10 +436,14 @@ impl Volume {
         let stored: Vec<Result<()>> = prepared.iter().map(|done| self.enough(done)).collect();
         let holders = self.record(writes, &targets, (&stored, &committed));
         let mut result = Ok(());
-        for ((stored, committed), holders) in stored.into_iter().zip(&committed).zip(holders) {
-            let done = stored.and_then(|()| {
-                self.enough(committed)?;
-                self.acknowledge(holders)
+        let done = stored.into_iter().zip(prepared.iter().zip(&committed));
+        for ((stored, (prepared, committed)), holders) in done.zip(holders) {
+            let done = stored.map_err(|error| full(prepared, error));
+            let done = done.and_then(|()| {
+                let settled = self.enough(committed);
+                settled.map_err(|error| full(committed, error))?;
+                let known = self.acknowledge(holders);
+                known.map_err(|error| full(prepared, full(committed, error)))
             });
             result = result.and(done);
         }
@@ -762,6 +766,29 @@ fn is_source(role: Role, block: u64) -> bool {
     match layout.is_mirror() {
         true => block % layout.targets() as u64 == role.index() as u64,
         false => role.is_data(),
+    }
+}
+
+/// The error of a write that too few targets take: that of one whose file system is full, if there is one. No return helps it.
+fn full(done: &[Result<()>], error: BlkError) -> BlkError {
+    let mut errors = done.iter().filter_map(|done| done.as_ref().err());
+    match errors.find(|error| error.is_full()) {
+        Some(BlkError::Full {
+            target,
+            wanted,
+            free,
+            capacity,
+        }) => BlkError::Full {
+            target: target.clone(),
+            wanted: *wanted,
+            free: *free,
+            capacity: *capacity,
+        },
+        Some(BlkError::Io { target, source }) => {
+            let code = source.raw_os_error().unwrap_or(libc::ENOSPC);
+            BlkError::io(target, std::io::Error::from_raw_os_error(code))
+        }
+        _ => error,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Volume;
 use super::seats::Seat;
 use super::trustees::is_used;
-use crate::error::Result;
+use crate::error::{BlkError, Result};
 use std::fmt::Write as _;
 
 impl Volume {
@@ -48,10 +48,10 @@ impl Volume {
         }
     }
 
-    /// True if a request that fails now because a target is absent would wait for its return, given a limit above zero.
+    /// True if a request that fails now with this error would wait for a target, given a limit above zero.
     #[doc(hidden)]
     #[must_use]
-    pub fn waits_for_return(&self) -> bool {
-        self.seats.is_return_possible()
+    pub fn waits_for_return(&self, error: &BlkError) -> bool {
+        self.seats.is_return_possible(error)
     }
 }

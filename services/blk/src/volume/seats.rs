@@ -1,5 +1,6 @@
 //! The places of a volume's targets: who is in use, who is given up, and the wait for one that returns.
 
+use super::trustees::is_used;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Layout, PerTarget, Role};
 use crate::say::say;
@@ -26,6 +27,13 @@ pub(super) struct Occupant {
     pub(super) trusted: bool,
 }
 
+impl Occupant {
+    /// True if it holds everything, also for an opening with few others.
+    pub(super) fn is_complete(&self, layout: Layout) -> bool {
+        self.whole && (self.trusted || !is_used(layout))
+    }
+}
+
 /// The places of all targets.
 pub(super) struct Seats {
     layout: Layout,
@@ -37,7 +45,9 @@ pub(super) struct Seats {
 struct State {
     layout: Layout,
     seats: PerTarget<Seat>,
-    /// Targets that have returned so far.
+    /// Who had each place last.
+    names: PerTarget<Option<String>>,
+    /// Targets that have returned so far, or are trusted again.
     returns: u64,
     /// When a target was lost last.
     lost_at: Option<Instant>,
@@ -55,10 +65,15 @@ impl Seats {
         let is_absent = |seat: &Seat| matches!(seat, Seat::Absent(_));
         // One that was not there at the opening counts as lost then.
         let lost_at = seats.iter().any(is_absent).then(Instant::now);
+        let name_of = |seat: &Seat| match seat {
+            Seat::Present(occupant) => Some(occupant.target.name().to_owned()),
+            Seat::Absent(_) => None,
+        };
         Self {
             layout,
             state: Mutex::new(State {
                 layout,
+                names: seats.iter().map(name_of).collect(),
                 seats,
                 returns: 0,
                 lost_at,
@@ -89,6 +104,11 @@ impl Seats {
         }
     }
 
+    /// Name of the target that has a place, or had it last.
+    pub(super) fn name_of(&self, role: Role) -> Option<String> {
+        self.state().names[role.index()].clone()
+    }
+
     /// An error if the place of `target` is taken.
     pub(super) fn check_free(&self, target: &Arc<dyn Target>) -> Result<()> {
         let role = target.identity().role;
@@ -107,6 +127,7 @@ impl Seats {
         let role = target.identity().role;
         let mut state = self.state();
         clear();
+        state.names[role.index()] = Some(target.name().to_owned());
         state.seats[role.index()] = Seat::Present(Occupant {
             target: Arc::clone(target),
             whole: false,
@@ -137,10 +158,26 @@ impl Seats {
         }
     }
 
-    /// `target` is trusted from here on.
+    /// `target` is trusted from here on. Requests that wait for that try again.
     pub(super) fn trusted(&self, target: &Arc<dyn Target>) {
-        if let Some(occupant) = self.state().occupant(target.as_ref()) {
-            occupant.trusted = true;
+        let mut state = self.state();
+        if let Some(occupant) = state.occupant(target.as_ref())
+            && !std::mem::replace(&mut occupant.trusted, true)
+        {
+            state.returns += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Those of these roles lack something from here on, until they are completed again.
+    pub(super) fn distrusted(&self, roles: u16) {
+        let mut state = self.state();
+        for (role, seat) in self.layout.roles().zip(&mut state.seats) {
+            if let Seat::Present(occupant) = seat
+                && roles & role.bit() != 0
+            {
+                occupant.trusted = false;
+            }
         }
     }
 
@@ -195,9 +232,9 @@ impl Seats {
         self.changed.notify_all();
     }
 
-    /// True if there is a target to wait for.
-    pub(super) fn is_return_possible(&self) -> bool {
-        self.state().end(Instant::now()).is_some()
+    /// True if there is a target to wait for after this error.
+    pub(super) fn is_return_possible(&self, error: &BlkError) -> bool {
+        self.state().end(Instant::now(), error).is_some()
     }
 
     /// Number of targets that have returned so far.
@@ -211,12 +248,13 @@ impl Seats {
         self.state().attempts
     }
 
-    /// Waits until a target has returned since there were `returns`. False if none is absent, or none comes in time. The
-    /// limit counts from the loss of the last target, or from `begun` if that was earlier: a request waits no longer in
+    /// Waits, after this error, until a target has returned since there were `returns`, or is trusted again. False if none can,
+    /// or none does in time. The limit counts from the loss of the last target, or from `begun` if that was earlier or for
+    /// one that has to be completed: a request waits no longer in
     /// all, however often targets come and go, and after the limit requests fail at once. A request that a silent target
     /// has held up until then waits once more as long for a target that has taken its place meanwhile: that one may have
     /// waited for the request's own lock.
-    pub(super) fn wait_for_return(&self, returns: u64, begun: Instant) -> bool {
+    pub(super) fn wait_for_return(&self, returns: u64, begun: Instant, error: &BlkError) -> bool {
         let mut state = self.state();
         loop {
             #[cfg(test)]
@@ -230,7 +268,7 @@ impl Seats {
                 // A last attempt, if this one took long.
                 return Instant::now() < begun + 2 * state.outage_limit;
             }
-            let Some(end) = state.end(begun) else {
+            let Some(end) = state.end(begun, error) else {
                 return false;
             };
             let left = end.saturating_duration_since(Instant::now());
@@ -259,17 +297,24 @@ impl State {
         }
     }
 
-    /// When a request that has `begun` stops to wait for a target. `None` if there is none to wait for.
-    fn end(&self, begun: Instant) -> Option<Instant> {
-        let is_arriving =
-            |seat: &Seat| matches!(seat, Seat::Present(occupant) if occupant.arriving);
-        let is_absent = |seat: &Seat| matches!(seat, Seat::Absent(_));
-        let lost_at = self.lost_at?;
-        if self.seats.iter().any(is_arriving) {
+    /// When a request that has `begun` and got this error stops to wait for a target. `None` if there is none to wait for.
+    fn end(&self, begun: Instant, error: &BlkError) -> Option<Instant> {
+        let has = |wanted: fn(&Occupant) -> bool| {
+            let mut seats = self.seats.iter();
+            seats.any(|seat| matches!(seat, Seat::Present(occupant) if wanted(occupant)))
+        };
+        if self.lost_at.is_some() && has(|occupant| occupant.arriving) {
             return Some(begun + 2 * self.outage_limit);
         }
+        // One that is there is completed before it counts.
+        let needs_trust = matches!(error, BlkError::TooFewTargets { .. }) && is_used(self.layout);
+        if needs_trust && has(|occupant| !occupant.trusted) {
+            return Some(begun + self.outage_limit);
+        }
+        let is_absent = |seat: &Seat| matches!(seat, Seat::Absent(_));
         let absent = self.seats.iter().any(is_absent);
-        absent.then(|| lost_at.min(begun) + self.outage_limit)
+        let lost_at = self.lost_at.filter(|_| absent)?;
+        Some(lost_at.min(begun) + self.outage_limit)
     }
 
     fn lose(&mut self, role: Role, reason: &str) {
@@ -291,7 +336,7 @@ impl Seating for Seats {
         };
         let others = self.layout.mask(|other| {
             let seat = &state.seats[other.index()];
-            other != role && matches!(seat, Seat::Present(occupant) if occupant.whole)
+            other != role && matches!(seat, Seat::Present(one) if one.is_complete(self.layout))
         });
         let dispensable = !self.layout.is_short(others);
         if dispensable {

@@ -3,7 +3,7 @@
 use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use super::stack::{Layering, Merging};
-use super::trustees::{Trust, is_used};
+use super::trustees::Trust;
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::encryption::{Cipher, Wrapping};
 use crate::error::{BlkError, Result};
@@ -383,7 +383,10 @@ impl Volume {
         let lost_blocks = self.lost_blocks();
         let seats = self.seats.look(|seats| {
             let look = |seat: &Seat| match seat {
-                Seat::Present(occupant) => Ok((Arc::clone(&occupant.target), occupant.whole)),
+                Seat::Present(occupant) => {
+                    let target = Arc::clone(&occupant.target);
+                    Ok((target, occupant.is_complete(self.layout)))
+                }
                 Seat::Absent(reason) => Err(reason.clone()),
             };
             seats.iter().map(look).collect::<PerTarget<_>>()
@@ -451,10 +454,10 @@ impl Volume {
         unreadable.saturating_sub(self.pending.kept_here())
     }
 
-    /// Name of the target of a role, if it is there.
+    /// Name of the target of a role, or of the last one that was there.
     #[must_use]
     pub fn name_of(&self, role: Role) -> Option<String> {
-        Some(self.target(role).ok()?.name().to_owned())
+        self.seats.name_of(role)
     }
 
     /// Number of blocks that the target of a role lacks.
@@ -472,9 +475,8 @@ impl Volume {
     /// True if the target of a role is in use and was completed. Blocks for which it had no space since do not count.
     #[must_use]
     pub fn is_complete(&self, role: Role) -> bool {
-        let trusts = is_used(self.layout);
         self.seats.look(|seats| {
-            matches!(&seats[role.index()], Seat::Present(one) if one.whole && (one.trusted || !trusts))
+            matches!(&seats[role.index()], Seat::Present(one) if one.is_complete(self.layout))
         })
     }
 
@@ -501,7 +503,7 @@ impl Volume {
             self.seats.check_owner()?;
             match done {
                 Err(error) if error.wants_target() => {
-                    if !self.seats.wait_for_return(returns, begun) {
+                    if !self.seats.wait_for_return(returns, begun, &error) {
                         self.seats.check_owner()?;
                         return Err(error);
                     }

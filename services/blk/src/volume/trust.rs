@@ -95,6 +95,7 @@ impl Volume {
             }
             if recorded.last.roles == keep && recorded.sure == keep && !is_due {
                 self.trust.required.store(keep, Ordering::SeqCst);
+                self.seats.distrusted(!keep);
                 return Ok(());
             }
             let failed = self.record_trust(&mut recorded, keep);

@@ -9,6 +9,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 /// A test that waits longer has failed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const SECTOR: usize = 512;
+/// Behind two superblocks, and an index in which a small volume can grow.
+pub(crate) const RECORDS_AT: u64 = 1_937_408;
 
 /// One test at a time: a process that one starts has the other's files open, and their locks, between fork and exec.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
@@ -124,6 +127,29 @@ impl Running {
         let mut command = program();
         command.arg("target").arg(file).args(["--listen", listen]);
         Self::start(command.args(more))
+    }
+
+    /// A target whose file may not grow beyond `bytes`.
+    pub(crate) fn limited(file: &Path, bytes: u64) -> Self {
+        let mut command = program();
+        command.arg("target").arg(file);
+        command.args(["--listen", "127.0.0.1:0"]);
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: bytes,
+        };
+        let set = move || {
+            // SAFETY: the structure lives as long as the closure. Both calls may be made between fork and exec.
+            let done = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+            // SAFETY: as above. The write then returns EFBIG, as a full disk returns ENOSPC.
+            unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+            match done {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: the closure calls only functions that are allowed between fork and exec.
+        Self::start(unsafe { command.pre_exec(set) })
     }
 
     pub(crate) fn export(targets: &[String], socket: &Path, more: &[&str]) -> Self {
@@ -346,4 +372,36 @@ pub(crate) fn sector(number: usize, version: u64) -> [u8; SECTOR] {
         word[8..].copy_from_slice(&noise.to_le_bytes());
     }
     bytes
+}
+
+/// After a write that was refused: each block has what the shadow copy says or the version of the write in its range. What is
+/// there counts from then on.
+#[track_caller]
+pub(crate) fn old_or_new(
+    bytes: &[u8],
+    block: usize,
+    shadow: &mut [u64],
+    (range, version): (std::ops::Range<usize>, u64),
+) {
+    let length = block / SECTOR;
+    for (first, bytes) in (0..).step_by(length).zip(bytes.chunks(block)) {
+        let is = |of: &dyn Fn(usize) -> u64| {
+            let expect = (first..first + length).flat_map(|at| sector(at, of(at)));
+            bytes.iter().copied().eq(expect)
+        };
+        let old = |at: usize| shadow[at];
+        let new = |at: usize| {
+            if range.contains(&at) {
+                version
+            } else {
+                shadow[at]
+            }
+        };
+        if is(&new) {
+            let new: Vec<u64> = (first..first + length).map(new).collect();
+            shadow[first..first + length].copy_from_slice(&new);
+        } else {
+            assert!(is(&old), "sector {first}: its block is neither old nor new");
+        }
+    }
 }

@@ -57,17 +57,20 @@ enum Peer {
     /// Files past the system's cache.
     Direct,
     Tcp,
+    /// The same in four parts and two parities.
+    Parts,
     /// On three functions of the emulated device, and the export on a fourth one.
     Rdma,
     Pair,
 }
 
 impl Peer {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Memory,
         Self::File,
         Self::Direct,
         Self::Tcp,
+        Self::Parts,
         Self::Rdma,
         Self::Pair,
     ];
@@ -78,8 +81,18 @@ impl Peer {
             Self::File => "file",
             Self::Direct => "file, direct",
             Self::Tcp => "tcp",
+            Self::Parts => "tcp, 4+2",
             Self::Rdma => "rdma",
             Self::Pair => "nbdkit file, mirrored by qemu",
+        }
+    }
+
+    /// Files of targets in processes of their own.
+    const fn files(self) -> &'static [&'static str] {
+        match self {
+            Self::Tcp | Self::Rdma => &FILES,
+            Self::Parts => &["1", "2", "3", "4", "5", "6"],
+            Self::Memory | Self::File | Self::Direct | Self::Pair => &[],
         }
     }
 }
@@ -121,8 +134,11 @@ impl Disks {
                 let server = place.export(&[&FILES[..], &more, direct].concat())?;
                 Ok(Self(Served::alone(server), None))
             }
-            Peer::Tcp | Peer::Rdma => {
-                place.create(SIZE_MIB, 4096)?;
+            Peer::Tcp | Peer::Parts | Peer::Rdma => {
+                let layout = if peer == Peer::Parts { "4+2" } else { "2+1" };
+                let create = ["--size", &size, "--layout", layout];
+                place.ours(&[&["create"], peer.files(), &create].concat())?;
+                let scheme = if peer == Peer::Rdma { "rdma" } else { "tcp" };
                 let by_rdma = peer == Peer::Rdma;
                 let device = by_rdma.then(|| place.world.cluster(2)).transpose()?;
                 let program = place.world.bin.join("xgvmi-blk");
@@ -132,16 +148,16 @@ impl Disks {
                 };
                 let mut behind = Vec::new();
                 let mut words = Vec::new();
-                for (name, function) in FILES.iter().zip(FUNCTIONS) {
+                for (name, function) in peer.files().iter().zip(FUNCTIONS.iter().cycle()) {
                     let listen = format!("127.0.0.1:{}", port::free()?);
                     let mut command = on(function);
                     command.args(["target", name, "--listen", &listen]);
                     command.args(["--status-socket", &status_of(name)]);
                     command.args(by_rdma.then_some("--rdma"));
                     command.current_dir(&place.dir);
-                    let says = format!(" at {}:", peer.name());
+                    let says = format!(" at {scheme}:");
                     behind.push(Running::saying(&mut command, START, &says)?);
-                    words.push(format!("{}:{listen}", peer.name()));
+                    words.push(format!("{scheme}:{listen}"));
                 }
                 let mut command = on(EXPORT);
                 command.arg("export").args(words).args(more);
@@ -235,11 +251,9 @@ impl Disks {
             let are_whole = targets.iter().all(|target| target["complete"] == true);
             ensure!(are_whole, "a target was lost: {volume}");
         }
-        if matches!(peer, Peer::Tcp | Peer::Rdma) {
-            for name in FILES {
-                let calls = status(place, &status_of(name))?["calls"].as_u64();
-                counts.calls.push(calls.context("calls")?);
-            }
+        for name in peer.files() {
+            let calls = status(place, &status_of(name))?["calls"].as_u64();
+            counts.calls.push(calls.context("calls")?);
         }
         Ok(counts)
     }

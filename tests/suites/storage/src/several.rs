@@ -64,6 +64,12 @@ fn together(place: &Place<'_>, device: &Cluster, address: &str) -> Result<Runnin
         fault.contains(expect) && fault.contains("name one of a, b"),
         "{fault}"
     );
+    let list = place.stock("nbdinfo", &["--list", &uri("")])?;
+    let is_listed = |name: &str| list.contains(&format!("export=\"{name}\":"));
+    ensure!(
+        ["a", "b", "c"].map(is_listed) == [true, true, false],
+        "{list}"
+    );
     let open = || {
         let told = status(place, "export-status")?;
         let all = told["volumes"].as_array().context("several")?;

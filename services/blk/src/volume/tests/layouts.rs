@@ -2,6 +2,7 @@
 
 use super::faults::Faulty;
 use super::keys::key;
+use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Layout, Role};
 use crate::store::{Mark, NewTarget, Store, Target};
 use crate::volume::Volume;
@@ -432,4 +433,53 @@ fn targets_of_different_layouts_are_refused() {
     targets.extend(others.targets(|index| index == 2));
     let error = Volume::open(targets).unwrap_err().to_string();
     assert!(error.contains("layout mirror-2 and mirror-3"), "{error}");
+}
+
+/// One that has returned does not count until it is completed. A request that needs it waits for that, though it is there.
+#[test]
+fn a_request_waits_until_one_that_has_returned_is_completed() {
+    let files = Files::new("2+2");
+    let volume = Volume::open(files.targets(|_| true)).unwrap();
+    volume.set_outage_limit(std::time::Duration::from_secs(60));
+    let seats = &volume.seats;
+    volume.detach(files.role(0), "the test says so");
+    let target = files.target(0);
+    seats.take(&target, || ());
+    seats.arrived(&target);
+    let wait = |error| seats.wait_for_return(seats.returns(), std::time::Instant::now(), &error);
+    assert!(!wait(BlkError::Offline(files.role(0))), "all are there");
+    std::thread::scope(|scope| {
+        let before = seats.attempts();
+        let waits = scope.spawn(|| {
+            wait(BlkError::TooFewTargets {
+                layout: files.layout,
+                usable: 1,
+                reasons: String::new(),
+            })
+        });
+        while seats.attempts() == before {
+            std::thread::yield_now();
+        }
+        seats.trusted(&target);
+        assert!(waits.join().unwrap());
+    });
+}
+
+/// A copy that was full lacks nothing any more: what it lacked was written again. It counts again only when it is completed, which
+/// it must therefore not seem to be.
+#[test]
+fn a_copy_that_was_full_is_completed_before_it_counts() {
+    let files = Files::new("mirror-2");
+    let path = files.path(&files.role(0).to_string());
+    let small = Arc::new(Store::open_file(&path, Some(4 << 10)).unwrap());
+    let volume = Volume::open(vec![small, files.target(1)]).unwrap();
+    volume.write(0, &content(1)).unwrap();
+    assert_ne!(volume.missing_blocks(files.role(0)), 0);
+    volume.write_zeroes(0, 64 << 10, false).unwrap();
+    assert_eq!(volume.missing_blocks(files.role(0)), 0);
+    assert!(!volume.is_complete(files.role(0)));
+    volume.rebuild(files.role(0)).unwrap();
+    assert!(volume.is_complete(files.role(0)));
+    volume.detach(files.role(1), "the test says so");
+    volume.write(0, &content(2)[..1024]).unwrap();
 }

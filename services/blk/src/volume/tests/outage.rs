@@ -152,14 +152,16 @@ fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
         .checked_sub(LONG + LONG / 2)
         .expect("the machine runs longer");
     let returns = seats.returns();
-    assert!(!seats.wait_for_return(returns, begun), "nobody returns");
+    let error = BlkError::Offline(Role::FIRST);
+    let waits = |returns, begun| seats.wait_for_return(returns, begun, &error);
+    assert!(!waits(returns, begun), "nobody returns");
     for fails in [false, true] {
         let returns = seats.returns();
         let target: Arc<dyn Target> = world.store(Role::FIRST);
         seats.take(&target, || ());
         std::thread::scope(|scope| {
             let before = seats.attempts();
-            let waits = scope.spawn(|| seats.wait_for_return(returns, begun));
+            let waits = scope.spawn(|| waits(returns, begun));
             while seats.attempts() == before {
                 std::thread::yield_now();
             }
@@ -175,7 +177,7 @@ fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
     let target: Arc<dyn Target> = world.store(Role::FIRST);
     seats.take(&target, || ());
     let begun = begun.checked_sub(LONG).expect("the machine runs longer");
-    assert!(!seats.wait_for_return(seats.returns(), begun));
+    assert!(!waits(seats.returns(), begun));
 }
 
 #[test]
