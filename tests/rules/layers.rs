@@ -124,6 +124,7 @@ const CRATES: &[Crate] = &[
                     "service::actions",
                     "service::again",
                     "service::counters",
+                    "service::familiar",
                     "service::incoming",
                     "service::late",
                     "service::ledger",
