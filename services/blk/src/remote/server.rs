@@ -476,7 +476,7 @@ impl TargetServer {
             _ => None,
         };
         let Some(steps) = calls.iter().map(step).collect::<Option<Vec<Step<'_>>>>() else {
-            return Answer::of_error(&self.refused("a half block has a wrong length"));
+            return Answer::of_each(calls, &self.refused("a half block has a wrong length"));
         };
         let changes = |step: &Step<'_>| !matches!(step, Step::Fetch { .. });
         let done = if steps.iter().any(changes) {
@@ -506,7 +506,7 @@ impl TargetServer {
                     });
                 Answer::Steps(ended.collect())
             }
-            Err(error) => Answer::of_error(&error),
+            Err(error) => Answer::of_each(calls, &error),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::block::encode;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::Half;
-use crate::store::{Mark, MemoryMedium, NewTarget, Store, Target};
+use crate::store::{Mark, MemoryMedium, NewTarget, Step, Store, Target};
 use crate::volume::Volume;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -146,6 +146,16 @@ fn a_late_call_of_an_earlier_connection_has_no_effect() {
     assert!(matches!(fenced, BlkError::Superseded { .. }), "{fenced}");
     let fenced = again.fetch(3, 1).unwrap_err();
     assert!(matches!(fenced, BlkError::Superseded { .. }), "{fenced}");
+    // Each step of a call is told.
+    let (block, generation) = (3, 1);
+    let steps = [
+        Step::Fetch { block, generation },
+        Step::Commit { block, generation },
+    ];
+    for begun in again.begin_all(&steps) {
+        let fenced = again.finish(begun).unwrap_err();
+        assert!(matches!(fenced, BlkError::Superseded { .. }), "{fenced}");
+    }
 }
 
 /// A volume that another process has taken over: each request fails, also those that need no data of a target.

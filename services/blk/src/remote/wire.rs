@@ -305,6 +305,11 @@ impl Answer {
         )
     }
 
+    /// The answer for an error of all steps: the other end takes an answer for each.
+    pub(super) fn of_each(steps: &[Call], error: &BlkError) -> Self {
+        Self::Steps(vec![Self::of_error(error); steps.len()])
+    }
+
     /// The answer for an error of a store.
     pub(super) fn of_error(error: &BlkError) -> Self {
         match error {
