@@ -29,7 +29,7 @@ static void opened_with(int entries)
 }
 
 /* A queue pair at a port, in the state INIT. */
-static struct ibv_qp *made_with(uint32_t requests, uint8_t port, int rights)
+static inline struct ibv_qp *made_with(uint32_t requests, uint8_t port, int rights)
 {
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
@@ -43,7 +43,7 @@ static struct ibv_qp *made_with(uint32_t requests, uint8_t port, int rights)
 	return qp;
 }
 
-static void receives_from(struct ibv_qp *qp, uint32_t peer, struct ibv_ah_attr way, uint8_t rnr_timer)
+static inline void receives_from(struct ibv_qp *qp, uint32_t peer, struct ibv_ah_attr way, uint8_t rnr_timer)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer,
@@ -54,7 +54,7 @@ static void receives_from(struct ibv_qp *qp, uint32_t peer, struct ibv_ah_attr w
 						IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 }
 
-static void sends(struct ibv_qp *qp)
+static inline void sends(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1,

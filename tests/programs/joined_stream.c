@@ -9,25 +9,14 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what, strerror(errno));                        \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+#include "connection.h"
 
 enum {
 	SLOT = 16384,       /* the longest message */
@@ -46,9 +35,6 @@ struct side {
 	uint64_t places;
 };
 
-static struct ibv_context *context;
-static struct ibv_pd *pd;
-static struct ibv_cq *cq;
 static int is_xrc, side_channel, messages;
 static uint8_t *out, *in, *places;      /* sent from, received into, written by the peer */
 static struct ibv_mr *out_mr, *in_mr, *places_mr;
@@ -57,16 +43,6 @@ static struct ibv_srq *srq;
 static struct side mine, theirs;
 static int sent, got, lost, twice, written, is_over;
 static uint8_t *seen;
-
-static void open_device(int entries)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	CHECK(list && list[0]);
-	CHECK(context = ibv_open_device(list[0]));
-	CHECK(pd = ibv_alloc_pd(context));
-	CHECK(cq = ibv_create_cq(context, entries, NULL, NULL, 0));
-}
 
 static uint32_t mixed(uint32_t i)
 {
@@ -287,7 +263,7 @@ int main(int count, char **words)
 	messages = atoi(words[3]);
 	/* Some arrive twice. */
 	depth = 2 * messages + LASTS;
-	open_device(depth + WINDOW);
+	opened_with(depth + WINDOW);
 	CHECK(seen = calloc((size_t)messages, 1));
 	out = memory((size_t)WINDOW * SLOT, 0, &out_mr);
 	in = memory((size_t)depth * SLOT, 0, &in_mr);
