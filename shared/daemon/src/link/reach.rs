@@ -61,7 +61,7 @@ fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
 
 /// The kernel may give a connection the local port at which its peer will listen. Such a connection leads to itself, and keeps
 /// the peer from its port.
-fn to_another(stream: TcpStream) -> io::Result<TcpStream> {
+pub(super) fn to_another(stream: TcpStream) -> io::Result<TcpStream> {
     match stream.local_addr()? == stream.peer_addr()? {
         true => Err(io::ErrorKind::ConnectionRefused.into()),
         false => Ok(stream),

@@ -1,6 +1,6 @@
 //! Tests frames over real sockets: complete, in order, authenticated, and within their limits.
 
-use super::reach::RETRY;
+use super::reach::{RETRY, to_another};
 use super::*;
 use std::net::TcpListener;
 
@@ -288,6 +288,15 @@ fn silent() -> (std::os::fd::OwnedFd, String) {
     let address = getsockname(&socket).expect("its address");
     let address = std::net::SocketAddr::try_from(address).expect("IPv4");
     (socket, address.to_string())
+}
+
+#[test]
+fn a_connection_to_itself_reaches_nobody() {
+    let (socket, address) = silent();
+    let own: std::net::SocketAddrV4 = address.parse().expect("IPv4");
+    rustix::net::connect(&socket, &own).expect("the kernel connects it to itself");
+    let error = to_another(TcpStream::from(socket)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
