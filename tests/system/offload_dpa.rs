@@ -204,6 +204,17 @@ fn instructions(world: &World, job: &mut Job<'_>) -> Result<(f64, f64)> {
     Ok((ours, ours + sum("ucx")? + sum("driver")?))
 }
 
+/// The least of some counts: what a service does while it waits for a busy core is no part of the cost of a block.
+fn least(world: &World, job: &mut Job<'_>) -> Result<(f64, f64)> {
+    const COUNTS: u32 = 3;
+    let mut least = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..COUNTS {
+        let (own, all) = instructions(world, job)?;
+        least = (least.0.min(own), least.1.min(all));
+    }
+    Ok(least)
+}
+
 /// The same calls with and without the DPA, in one run, and as many reads at a time: the process executes at least a quarter
 /// fewer instructions per block, and the service's own code at most 190 more, whatever the rest of a call costs.
 fn counted(world: &World) -> Result<()> {
@@ -217,7 +228,7 @@ fn counted(world: &World) -> Result<()> {
         let farm = Farm::with(world, "xgvmi", 1, &options)?;
         let mut job = Job::start(farm)?;
         let before = doorbells(&job.farm)?;
-        counts.push(instructions(world, &mut job)?);
+        counts.push(least(world, &mut job)?);
         let rung = doorbells(&job.farm)? > before;
         ensure!(rung == options.contains(&"--dpa"), "{options:?}: {rung}");
         job.end()?;
