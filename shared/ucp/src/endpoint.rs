@@ -3,7 +3,7 @@
 use super::error::check;
 use super::inbox::Sender;
 use super::request::Holds;
-use super::{ImportedMemory, Request, Result, Waiter, Worker};
+use super::{Request, Result, Waiter, Worker};
 use std::cell::{Cell, OnceCell};
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -201,20 +201,19 @@ impl Endpoint {
         Ok(Sent::Started(Request::new(self.worker(), answer, holds)))
     }
 
-    /// Starts a get with a key of this endpoint. `param` is of [`get_param`], and serves any number of gets.
+    /// Starts a get with a key of this endpoint. `param` is of [`get_param`], with the handle that
+    /// [`ImportedMemory::access_run`] has returned for a range with these bytes. It serves any number of gets.
     #[inline(always)]
     pub(super) fn post_get(
         &self,
         key: ucp_rkey_h,
         remote_address: u64,
-        into: &ImportedMemory,
         address: u64,
         length: usize,
-        param: &mut ucp_request_param_t,
+        param: &ucp_request_param_t,
     ) -> Result<ucs_status_ptr_t> {
         self.check_alive()?;
-        param.memh = into.access(address, length)?;
-        // An address of another process. This process never dereferences it, because access()
+        // An address of another process. This process never dereferences it, because access_run()
         // refuses all lengths that UCX would copy with the CPU.
         let destination = std::ptr::without_provenance_mut::<c_void>(usize_of(address));
         // SAFETY: endpoint and key belong together; the handle covers the destination; the caller holds both until the
@@ -226,7 +225,7 @@ impl Endpoint {
                 length,
                 remote_address,
                 key,
-                &raw const *param,
+                param,
             )
         })
     }

@@ -39,7 +39,9 @@ impl Get {
         address: u64,
         length: usize,
     ) -> Result<Self> {
-        let answer = from.get(remote_address, into, address, length, &mut get_param(None))?;
+        let mut param = get_param(None);
+        param.memh = into.access_run(address, 0, length, 1)?;
+        let answer = from.get(remote_address, address, length, &param)?;
         Ok(Self {
             progress: Progress::new(answer),
             holds: ManuallyDrop::new(Transfer {

@@ -1,53 +1,80 @@
 //! Gets in flight. UCX reports each end by a callback, so nobody tests them in turn.
+//!
+//! What a get needs until its end is in UCX's request: its tag, and the objects that it uses. So a start and an end look
+//! nothing up.
 
 use super::context::REQUEST_BYTES;
 use super::endpoint::get_param;
 use super::error::UcpError;
 use super::{ImportedMemory, RemoteKey, Result};
-use std::cell::RefCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use ucx_sys::{
     UCS_OK, Ucp, ucp_request_param_t, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t,
     ucs_status_t,
 };
 
-/// Gets in flight, by number. The numbers are below the maximum number of gets that were in flight at once.
+/// Gets in flight, each with a tag of the caller.
 ///
 /// It owns the objects that the gets use. If it is dropped before they are complete, it leaks these objects, because UCX
 /// or the device may still use them. One thread may use it at a time, the one that uses the worker.
 pub struct Gets {
-    flights: Vec<Option<Flight>>,
-    /// Numbers of empty places.
-    free: Vec<u32>,
-    /// Parameters of all gets. Its callback's argument is `ended`.
+    /// Number of gets that were started and not taken, and the number for which `ends` has room.
+    count: usize,
+    room: usize,
+    /// Parameters of all gets. Its callback's argument is `ends`.
     param: ucp_request_param_t,
-    /// Boxed, so that the callback's argument does not move.
-    ended: Box<Ended>,
+    /// Made from a box, which never moves.
+    ends: NonNull<Ends>,
 }
 
-/// Number and status of each get that has ended and was not taken. UCX's callback adds to it. It has the capacity for all
-/// gets in flight.
-type Ended = RefCell<Vec<(u32, ucs_status_t)>>;
+/// The gets that have ended and were not taken. UCX's callback adds to it.
+#[derive(Default)]
+struct Ends {
+    /// It has the capacity for all gets in flight. A reference to it lives neither across a call of UCX nor across a drop.
+    list: UnsafeCell<Vec<End>>,
+    /// Set before the first get.
+    ucp: Cell<Option<&'static Ucp>>,
+}
 
-/// A get in flight and the objects that it uses.
+/// A get that has ended.
+struct End {
+    flight: Flight,
+    status: ucs_status_t,
+}
+
+/// A get, and the objects that it uses: the content of UCX's request.
 struct Flight {
-    request: ucs_status_ptr_t,
-    into: ImportedMemory,
+    tag: u64,
+    _into: ImportedMemory,
     from: RemoteKey,
+}
+
+/// Gets of one length into equally spaced ranges of imported memory.
+pub struct Run<'a> {
+    gets: &'a mut Gets,
+    into: &'a ImportedMemory,
+    /// Where the next get writes.
+    address: u64,
+    stride: u64,
+    length: usize,
+    /// Number of gets that were not started.
+    left: u32,
 }
 
 impl Gets {
     /// No gets.
     #[must_use]
     pub fn new() -> Self {
-        let ended: Box<Ended> = Box::default();
-        let argument = (&raw const *ended).cast_mut().cast();
+        let ends = NonNull::from(Box::leak(Box::<Ends>::default()));
         Self {
-            flights: Vec::new(),
-            free: Vec::new(),
-            param: get_param(Some((Some(self::ended as _), argument))),
-            ended,
+            count: 0,
+            room: 0,
+            param: get_param(Some((Some(self::ended as _), ends.as_ptr().cast()))),
+            ends,
         }
     }
 
@@ -55,7 +82,7 @@ impl Gets {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.flights.len() - self.free.len()
+        self.count
     }
 
     /// Whether there are no gets.
@@ -65,12 +92,12 @@ impl Gets {
     }
 
     /// RDMA READ: moves `length` bytes from the peer's memory at `remote_address` directly into the imported memory of a
-    /// third process at `address`. No byte passes through this process. Returns the get's number; `None` if it is complete.
-    /// [`Gets::take`] returns the number when the get has ended.
+    /// third process at `address`. No byte passes through this process. False if it is complete. Otherwise [`Gets::take`]
+    /// returns the tag when the get has ended.
     ///
     /// # Errors
     /// [`UcpError::ImportedAccess`] for an unsuitable range; the connection's error.
-    #[inline(always)]
+    #[inline]
     pub fn start(
         &mut self,
         from: &RemoteKey,
@@ -78,55 +105,96 @@ impl Gets {
         into: &ImportedMemory,
         address: u64,
         length: usize,
-    ) -> Result<Option<u32>> {
-        let answer = from.get(remote_address, into, address, length, &mut self.param)?;
+        tag: u64,
+    ) -> Result<bool> {
+        let mut run = self.run(into, address, 0, length, 1)?;
+        run.start(from, remote_address, tag)
+    }
+
+    /// Begins `count` gets of `length` bytes each. They write at `address`, then `stride` bytes behind it, and so on.
+    ///
+    /// # Errors
+    /// [`UcpError::ImportedAccess`] if the ranges of all are unsuitable.
+    #[inline(always)]
+    pub fn run<'a>(
+        &'a mut self,
+        into: &'a ImportedMemory,
+        address: u64,
+        stride: u64,
+        length: usize,
+        count: u32,
+    ) -> Result<Run<'a>> {
+        self.param.memh = into.access_run(address, stride, length, count)?;
+        Ok(Run {
+            gets: self,
+            into,
+            address,
+            stride,
+            length,
+            left: count,
+        })
+    }
+
+    /// Makes room for the end of a further get.
+    #[cold]
+    fn grow(&mut self, ucp: &'static Ucp) {
+        // SAFETY: the box lives as long as this value, see drop().
+        let ends = unsafe { self.ends.as_ref() };
+        ends.ucp.set(Some(ucp));
+        // SAFETY: no other reference to the list exists: UCX calls back in the worker's progress alone, and the functions of
+        // this value make none meanwhile.
+        let list = unsafe { &mut *ends.list.get() };
+        list.reserve(self.count + 1 - list.len());
+        self.room = list.capacity();
+    }
+
+    /// Takes a get that has ended: its tag, and its error if it has failed. The order is not that of the ends. The error is
+    /// boxed because every get moves this result, and few fail.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<(u64, std::result::Result<(), Box<UcpError>>)> {
+        // SAFETY: as in grow(); the reference to the list ends here.
+        let End { flight, status } = unsafe { (*self.ends.as_ref().list.get()).pop() }?;
+        self.count -= 1;
+        let ended = match status {
+            UCS_OK => Ok(()),
+            status => Err(Box::new(failed(flight.from.ucp(), status))),
+        };
+        Some((flight.tag, ended))
+    }
+}
+
+impl Run<'_> {
+    /// Starts the next get, see [`Gets::start`].
+    ///
+    /// # Errors
+    /// The connection's.
+    ///
+    /// # Panics
+    /// All gets were started.
+    #[inline(always)]
+    pub fn start(&mut self, from: &RemoteKey, remote_address: u64, tag: u64) -> Result<bool> {
+        let gets = &mut *self.gets;
+        if gets.count == gets.room {
+            gets.grow(from.ucp());
+        }
+        self.left = self.left.checked_sub(1).expect("a get of the run");
+        let (address, length) = (self.address, self.length);
+        self.address = address.wrapping_add(self.stride);
+        let answer = from.get(remote_address, address, length, &gets.param)?;
         if !ucs_ptr_is_ptr(answer) {
             return not_started(from, answer);
         }
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => self.grow(),
+        gets.count += 1;
+        let flight = Flight {
+            tag,
+            _into: self.into.clone(),
+            from: from.clone(),
         };
-        const { assert!(size_of::<u32>() <= REQUEST_BYTES) };
+        const { assert!(size_of::<Flight>() <= REQUEST_BYTES && align_of::<Flight>() <= 8) };
         // SAFETY: a request has REQUEST_BYTES for its user, aligned for pointers, see Context::open. UCX calls back in
-        // the worker's progress alone, so not before the index is there.
-        unsafe { answer.cast::<u32>().write(index) };
-        let flight = &mut self.flights[index as usize];
-        debug_assert!(flight.is_none(), "the place of a get is free");
-        if flight.is_none() {
-            *flight = Some(Flight {
-                request: answer,
-                into: into.clone(),
-                from: from.clone(),
-            });
-        }
-        Ok(Some(index))
-    }
-
-    /// Adds a place for a get and for its end.
-    #[cold]
-    fn grow(&mut self) -> u32 {
-        self.flights.push(None);
-        let count = self.flights.len();
-        let mut ended = self.ended.borrow_mut();
-        let more = count - ended.len();
-        ended.reserve(more);
-        self.free.reserve(count);
-        u32::try_from(count - 1).expect("each get in flight is a request of UCX in memory")
-    }
-
-    /// Takes a get that has ended: its number, and its error if it has failed. The order is not that of the ends. The
-    /// number is free for another get. The error is boxed because every get moves this result, and few fail.
-    #[inline(always)]
-    pub fn take(&mut self) -> Option<(u32, std::result::Result<(), Box<UcpError>>)> {
-        let (index, status) = self.ended.borrow_mut().pop()?;
-        let flight = self.flights[index as usize].take();
-        let flight = flight.expect("UCX calls back once per get, and its place is full until then");
-        self.free.push(index);
-        let ucp = flight.from.ucp();
-        // SAFETY: the request came from UCP and is complete; nothing uses it again.
-        unsafe { (ucp.ucp_request_free)(flight.request) };
-        Some((index, boxed(ucp, status)))
+        // the worker's progress alone, so not before this is there.
+        unsafe { answer.cast::<Flight>().write(flight) };
+        Ok(true)
     }
 }
 
@@ -144,39 +212,34 @@ impl fmt::Debug for Gets {
     }
 }
 
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for Gets {
     fn drop(&mut self) {
         while self.take().is_some() {}
-        for flight in self.flights.drain(..).flatten() {
-            let Flight {
-                request,
-                into,
-                from,
-                ..
-            } = flight;
-            // SAFETY: the request came from UCP and is freed once. UCP itself puts off the release of one that is still in
-            // flight, and calls nobody back for it.
-            unsafe { from.ucp().ucp_request_free(request) };
-            std::mem::forget((into, from));
+        if self.count == 0 {
+            // SAFETY: it was made from a box in new(). No get is in flight, so UCX does not call back any more.
+            drop(unsafe { Box::from_raw(self.ends.as_ptr()) });
+            return;
         }
+        // The callback may still come: the box stays, and without room the callback leaks the objects of its get.
+        // SAFETY: as in take(). The list is empty, so that its drop calls nothing.
+        unsafe { *self.ends.as_ref().list.get() = Vec::new() };
     }
 }
 
 /// The answer for a get that is complete, or that UCX refuses.
 #[cold]
-fn not_started(from: &RemoteKey, answer: ucs_status_ptr_t) -> Result<Option<u32>> {
+fn not_started(from: &RemoteKey, answer: ucs_status_ptr_t) -> Result<bool> {
     match ucs_ptr_status(answer) {
-        UCS_OK => Ok(None),
+        UCS_OK => Ok(false),
         status => Err(failed(from.ucp(), status)),
-    }
-}
-
-#[inline]
-fn boxed(ucp: &Ucp, status: ucs_status_t) -> std::result::Result<(), Box<UcpError>> {
-    if status == UCS_OK {
-        Ok(())
-    } else {
-        Err(Box::new(failed(ucp, status)))
     }
 }
 
@@ -188,15 +251,26 @@ fn failed(ucp: &Ucp, status: ucs_status_t) -> UcpError {
 /// UCX's callback for the end of a get.
 ///
 /// # Safety
-/// Only UCX may call it, in the progress of the worker, for a request of [`Gets::start`]: the argument is the list of its
-/// [`Gets`], which frees the request before it is dropped.
+/// Only UCX may call it, once, in the progress of the worker, for a request of [`Run::start`]: the argument is the list of its
+/// [`Gets`], which lives as long as gets are in flight.
 unsafe extern "C" fn ended(request: *mut c_void, status: ucs_status_t, argument: *mut c_void) {
-    // SAFETY: see above; only shared references to the list exist.
-    let ended = unsafe { &*argument.cast::<Ended>() };
-    // SAFETY: Gets::start has written the index.
-    let index = unsafe { request.cast::<u32>().read() };
-    // The list is not borrowed while progress() runs. If it were, a get that never ends would be better than a panic here.
-    if let Ok(mut ended) = ended.try_borrow_mut() {
-        ended.push((index, status));
+    // SAFETY: see above; only shared references to it exist.
+    let ends = unsafe { &*argument.cast::<Ends>() };
+    // SAFETY: Run::start has written it, and it is read once.
+    let flight = unsafe { request.cast::<ManuallyDrop<Flight>>().read() };
+    // SAFETY: nobody else has a reference to the list while progress() runs.
+    let list = unsafe { &mut *ends.list.get() };
+    let at = list.len();
+    if at < list.capacity() {
+        let flight = ManuallyDrop::into_inner(flight);
+        // SAFETY: the place is within the capacity, and is written before the length contains it.
+        unsafe {
+            list.as_mut_ptr().add(at).write(End { flight, status });
+            list.set_len(at + 1);
+        }
+    }
+    if let Some(ucp) = ends.ucp.get() {
+        // SAFETY: the request came from UCP and is freed once; UCX permits it in the callback.
+        unsafe { (ucp.ucp_request_free)(request) };
     }
 }

@@ -296,13 +296,19 @@ impl ImportedMemory {
         Rc::into_inner(self.inner).map_or(Ok(()), |imported| imported.memh.unmap())
     }
 
-    /// The handle, for an access to `length` bytes at the exporter's `address`.
+    /// The handle, for `count` accesses to `length` bytes each: at the exporter's `address`, `stride` bytes behind it, and so on.
     ///
     /// # Errors
-    /// [`UcpError::ImportedAccess`] if the access is out of bounds or shorter than
+    /// [`UcpError::ImportedAccess`] if one of them is out of bounds or shorter than
     /// [`Context::access_min`].
     #[inline(always)]
-    pub(super) fn access(&self, address: u64, length: usize) -> Result<ucp_mem_h> {
+    pub(super) fn access_run(
+        &self,
+        address: u64,
+        stride: u64,
+        length: usize,
+        count: u32,
+    ) -> Result<ucp_mem_h> {
         let Imported {
             memh,
             address: start,
@@ -310,12 +316,17 @@ impl ImportedMemory {
             ..
         } = &*self.inner;
         // An address before the start is an offset beyond any size.
-        let offset = address.wrapping_sub(*start);
-        let rest = (*size as u64).checked_sub(offset);
-        if length >= memh.context.access_min() && rest.is_some_and(|rest| length as u64 <= rest) {
+        let rest = (*size as u64).checked_sub(address.wrapping_sub(*start));
+        let before_last = stride.checked_mul(u64::from(count.saturating_sub(1)));
+        let all = before_last.and_then(|before| before.checked_add(length as u64));
+        if length >= memh.context.access_min()
+            && let (Some(rest), Some(all)) = (rest, all)
+            && all <= rest
+        {
             return Ok(memh.handle);
         }
-        Err(self.outside(address, length))
+        let last = before_last.map_or(u64::MAX, |before| address.wrapping_add(before));
+        Err(self.outside(last, length))
     }
 
     #[cold]

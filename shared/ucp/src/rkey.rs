@@ -1,7 +1,7 @@
 //! Remote keys that a peer has packed.
 
 use super::error::check;
-use super::{Endpoint, ImportedMemory, Result};
+use super::{Endpoint, Result};
 use std::rc::Rc;
 use ucx_sys::{Ucp, ucp_request_param_t, ucp_rkey_h, ucs_status_ptr_t};
 
@@ -51,13 +51,12 @@ impl RemoteKey {
     pub(super) fn get(
         &self,
         remote_address: u64,
-        into: &ImportedMemory,
         address: u64,
         length: usize,
-        param: &mut ucp_request_param_t,
+        param: &ucp_request_param_t,
     ) -> Result<ucs_status_ptr_t> {
         let Inner { endpoint, handle } = &*self.inner;
-        endpoint.post_get(*handle, remote_address, into, address, length, param)
+        endpoint.post_get(*handle, remote_address, address, length, param)
     }
 
     #[inline]

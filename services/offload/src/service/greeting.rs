@@ -14,9 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// State of a job's greetings. The fields drop in this order: operations before the objects that they use.
 #[derive(Debug)]
 pub(super) struct Greetings<T: Transport> {
-    /// Outstanding reads, and the index of the SP of each read by its number.
+    /// Outstanding reads. The tag of each is the index of its SP.
     reads: T::Reads,
-    readings: BTreeMap<u32, u32>,
     /// SPs whose greeting has been read.
     read: BTreeSet<u32>,
     /// Offers that arrived before the endpoints of the SPs existed.
@@ -29,7 +28,6 @@ impl<T: Transport> Greetings<T> {
     pub(super) fn new() -> Self {
         Self {
             reads: T::Reads::default(),
-            readings: BTreeMap::new(),
             read: BTreeSet::new(),
             early: Vec::new(),
             memory: BTreeMap::new(),
@@ -89,9 +87,8 @@ impl<T: Transport> Greetings<T> {
             to: GREETING_BYTES,
             length,
         };
-        match transport.read(&mut self.reads, range)? {
-            Some(number) => drop(self.readings.insert(number, index)),
-            None => drop(self.read.insert(index)),
+        if !transport.read(&mut self.reads, range, index.into())? {
+            self.read.insert(index);
         }
         Ok(())
     }
@@ -107,13 +104,12 @@ impl<T: Transport> Greetings<T> {
     /// Collects completed reads; returns true if there were any.
     pub(super) fn reap(&mut self, transport: &T) -> Result<bool> {
         let mut done = false;
-        while let Some((number, ended)) = transport.next_read(&mut self.reads) {
-            let index = self.readings.remove(&number);
-            let index = index.ok_or_else(|| failed("a greeting that was not asked for"))?;
+        while let Some((index, ended)) = transport.next_read(&mut self.reads) {
             ended.map_err(|error| {
                 failed(format!("reading the greeting of service {index}: {error}"))
             })?;
-            self.read.insert(index);
+            self.read
+                .insert(u32::try_from(index).map_err(|_| failed("no service"))?);
             done = true;
         }
         Ok(done)

@@ -13,7 +13,6 @@ use super::familiar::Familiar;
 use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
-use super::ready::Flight;
 use super::relays::Relays;
 use super::repeats::Repeats;
 use super::segments::{Place, Staged};
@@ -61,9 +60,8 @@ pub(super) struct Destination<P> {
 pub(super) struct Mover<T: Transport> {
     limits: Limits,
     me: u32,
-    /// Outstanding reads, and their blocks by number.
+    /// Outstanding reads. Their tags are of [`Flight`](super::ready::Flight).
     reads: T::Reads,
-    flights: Vec<Flight>,
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
@@ -198,7 +196,6 @@ impl<T: Transport> Mover<T> {
             limits,
             me: peers.me,
             reads: T::Reads::default(),
-            flights: Vec::new(),
             sends: Vec::new(),
             keys: Vec::new(),
             familiar: Familiar::new(),

@@ -119,9 +119,66 @@ impl Ready {
 }
 
 /// A block under way: its batch, and its source among the parts of the offer.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Flight {
     pub(super) batch: u32,
+    /// Below 2^31.
     pub(super) part: u32,
     pub(super) is_shared: bool,
+}
+
+impl Flight {
+    const SHARED: u64 = 1 << 31;
+
+    /// The tag of its read. Those of the next parts follow.
+    #[inline]
+    pub(super) fn tag(self) -> u64 {
+        let shared = if self.is_shared { Self::SHARED } else { 0 };
+        u64::from(self.batch) << 32 | shared | u64::from(self.part)
+    }
+
+    #[inline]
+    pub(super) fn of(tag: u64) -> Self {
+        let half = |bits: u64| u32::try_from(bits).expect("32 bits");
+        Self {
+            batch: half(tag >> 32),
+            part: half(tag & (Self::SHARED - 1)),
+            is_shared: tag & Self::SHARED != 0,
+        }
+    }
+
+    /// What the tags of the blocks of one batch have in common, and no others.
+    #[inline]
+    pub(super) fn lane(tag: u64) -> u64 {
+        tag >> 31
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_names_a_block() {
+        for batch in [0, 7, u32::MAX] {
+            for part in [0, 5, (1 << 31) - 1] {
+                for is_shared in [false, true] {
+                    let flight = Flight {
+                        batch,
+                        part,
+                        is_shared,
+                    };
+                    assert_eq!(Flight::of(flight.tag()), flight);
+                    let first = Flight { part: 0, ..flight };
+                    assert_eq!(first.tag() + u64::from(part), flight.tag());
+                    assert_eq!(Flight::lane(flight.tag()), Flight::lane(first.tag()));
+                    let other = Flight {
+                        is_shared: !is_shared,
+                        ..flight
+                    };
+                    assert_ne!(Flight::lane(flight.tag()), Flight::lane(other.tag()));
+                }
+            }
+        }
+    }
 }

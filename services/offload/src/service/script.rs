@@ -15,7 +15,6 @@ use crate::wire::{
 };
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// SP 0 is the one under test; it serves ranks 0, 1 and 3.
@@ -59,7 +58,7 @@ impl Transport for Machine {
     type Key = ();
     type Packed = Vec<u8>;
     type Operation = ();
-    type Reads = BTreeMap<u32, Rc<Cell<bool>>>;
+    type Reads = Vec<(u64, Rc<Cell<bool>>)>;
 
     fn send(&self, to: &Place, kind: Kind, _: Token, data: Vec<u8>) -> Result<Sent<()>> {
         if let (Place::Service(to), Kind::DpuRts) = (to, kind) {
@@ -106,7 +105,7 @@ impl Transport for Machine {
         Ok(())
     }
 
-    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>, tag: u64) -> Result<bool> {
         // UCX refuses what is outside an imported buffer. Memory of the SP itself must never be exceeded.
         let into = &range.into.bytes;
         if !into.is_empty() {
@@ -115,20 +114,17 @@ impl Transport for Machine {
         }
         let read = Rc::new(Cell::new(false));
         self.reads.borrow_mut().push(Rc::clone(&read));
-        let number = (0..).find(|number| !reads.contains_key(number));
-        reads.extend(number.map(|number| (number, read)));
-        Ok(number)
+        reads.push((tag, read));
+        Ok(true)
     }
 
     fn reads_len(reads: &Self::Reads) -> usize {
         reads.len()
     }
 
-    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)> {
-        let (number, _) = reads.iter().find(|(_, read)| read.get())?;
-        let number = *number;
-        reads.remove(&number);
-        Some((number, Ok(())))
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u64, Ended)> {
+        let at = reads.iter().position(|(_, read)| read.get())?;
+        Some((reads.remove(at).0, Ok(())))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {

@@ -41,6 +41,58 @@ pub(super) struct Range<'a, T: Transport + ?Sized> {
     pub(super) length: usize,
 }
 
+/// Ranges of one length, for equally spaced places.
+#[derive(Debug)]
+pub(super) struct Run<'a, T: Transport + ?Sized> {
+    pub(super) into: &'a T::Memory,
+    /// Offset of the first range in it, and distance to the next one.
+    pub(super) to: u64,
+    pub(super) stride: u64,
+    pub(super) length: usize,
+    /// Maximum number of reads that are under way, and number of ranges.
+    pub(super) room: usize,
+    pub(super) most: u32,
+    /// Tag of the first read. The next ones follow.
+    pub(super) tag: u64,
+}
+
+/// How many reads of a run were started, and how many of them are complete.
+pub(super) type Started = (u32, u32);
+
+/// Starts the reads of a run one by one.
+#[inline]
+fn read_each<'a, T: Transport + ?Sized>(
+    transport: &T,
+    reads: &mut T::Reads,
+    run: &Run<'a, T>,
+    sources: impl Iterator<Item = (&'a T::Key, u64)>,
+) -> Result<Started>
+where
+    T::Key: 'a,
+{
+    let (mut count, mut done, mut room, mut to) = (0, 0, run.room, run.to);
+    for (key, address) in sources {
+        if room == 0 {
+            break;
+        }
+        let range = Range {
+            key,
+            address,
+            into: run.into,
+            to,
+            length: run.length,
+        };
+        to = to.wrapping_add(run.stride);
+        if transport.read(reads, range, run.tag + u64::from(count))? {
+            room -= 1;
+        } else {
+            done += 1;
+        }
+        count += 1;
+    }
+    Ok((count, done))
+}
+
 /// The operations of the data path. None of them blocks.
 pub(super) trait Transport {
     /// A connection to a rank or to another SP.
@@ -53,7 +105,7 @@ pub(super) trait Transport {
     type Packed: AsRef<[u8]> + Default + Debug;
     /// A message on its way.
     type Operation: Debug;
-    /// Reads under way, by number.
+    /// Reads under way.
     type Reads: Default + Debug;
 
     /// Sends a message with the token that its receiver expects.
@@ -92,9 +144,22 @@ pub(super) trait Transport {
     /// Unpacks a key that `from` has packed.
     fn unpack(&self, from: &Self::Peer, key: &[u8]) -> Result<Self::Key>;
 
-    /// Starts a read. Returns its number, which is below the maximum number of reads that were under way at once; `None`
-    /// if the read is complete.
-    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>>;
+    /// Starts a read. False if it is complete.
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>, tag: u64) -> Result<bool>;
+
+    /// Starts the reads of a run: from these keys and addresses.
+    #[inline]
+    fn read_run<'a>(
+        &self,
+        reads: &mut Self::Reads,
+        run: Run<'a, Self>,
+        sources: impl Iterator<Item = (&'a Self::Key, u64)>,
+    ) -> Result<Started>
+    where
+        Self::Key: 'a,
+    {
+        read_each(self, reads, &run, sources)
+    }
 
     /// Posts the reads that were started and held back. Called once per round.
     fn post(&self) {}
@@ -102,8 +167,8 @@ pub(super) trait Transport {
     /// Number of reads that were started and not taken.
     fn reads_len(reads: &Self::Reads) -> usize;
 
-    /// Takes a read that has ended: its number, and its error if it has failed.
-    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)>;
+    /// Takes a read that has ended: its tag, and its error if it has failed.
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u64, Ended)>;
 
     /// The process's alias lookups so far, hits and misses; `None` without the library's counters.
     fn aliases(&self) -> Option<(u64, u64)>;
@@ -247,7 +312,8 @@ fn read_by(
     reads: &mut Reads,
     range: &Range<'_, Ucx>,
     to: u64,
-) -> std::result::Result<Option<u32>, UcpError> {
+    tag: u64,
+) -> std::result::Result<bool, UcpError> {
     let read = Read {
         key: &range.key.ucx,
         target: range.key.target,
@@ -256,11 +322,9 @@ fn read_by(
         alias: range.into.alias.as_ref(),
         to,
         length: range.length,
+        tag,
     };
-    match reads.start_on(dpa, &read) {
-        Some(number) => Ok(Some(number)),
-        None => reads.start(read.key, read.address, read.into, to, read.length),
-    }
+    Ok(reads.start_on(dpa, &read) || reads.start(&read)?)
 }
 
 /// A worker, and the DPA whose ends of reads wake the same waiter.
@@ -453,21 +517,43 @@ impl Transport for Ucx {
         Ok(Key { ucx, target })
     }
 
-    #[inline(always)]
-    fn read(&self, reads: &mut Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, reads: &mut Reads, range: Range<'_, Self>, tag: u64) -> Result<bool> {
         // The destination is inside the buffer, see check_blocks.
         let to = range.into.address.wrapping_add(range.to);
-        let number = match &self.dpa {
-            None => reads.start(
-                &range.key.ucx,
-                range.address,
-                &range.into.memory,
-                to,
-                range.length,
-            ),
-            Some(dpa) => read_by(dpa, reads, &range, to),
-        };
-        Ok(number?)
+        if let Some(dpa) = &self.dpa {
+            return Ok(read_by(dpa, reads, &range, to, tag)?);
+        }
+        let memory = &range.into.memory;
+        let mut run = reads.run(memory, to, 0, range.length, 1)?;
+        Ok(run.start(&range.key.ucx, range.address, tag)?)
+    }
+
+    #[inline]
+    fn read_run<'a>(
+        &self,
+        reads: &mut Reads,
+        run: Run<'a, Self>,
+        sources: impl Iterator<Item = (&'a Key, u64)>,
+    ) -> Result<Started> {
+        if self.dpa.is_some() {
+            return read_each(self, reads, &run, sources);
+        }
+        let first = run.into.address.wrapping_add(run.to);
+        let memory = &run.into.memory;
+        let mut gets = reads.run(memory, first, run.stride, run.length, run.most)?;
+        let (mut count, mut done, mut room) = (0, 0, run.room);
+        for (key, address) in sources {
+            if room == 0 {
+                break;
+            }
+            if gets.start(&key.ucx, address, run.tag + u64::from(count))? {
+                room -= 1;
+            } else {
+                done += 1;
+            }
+            count += 1;
+        }
+        Ok((count, done))
     }
 
     #[inline]
@@ -483,7 +569,7 @@ impl Transport for Ucx {
     }
 
     #[inline(always)]
-    fn next_read(&self, reads: &mut Reads) -> Option<(u32, Ended)> {
+    fn next_read(&self, reads: &mut Reads) -> Option<(u64, Ended)> {
         reads.take(self.dpa.as_deref())
     }
 

@@ -241,7 +241,7 @@ impl Transport for Mail {
         Ok((address, word(1).unwrap_or(u64::MAX)))
     }
 
-    fn read(&self, (): &mut (), range: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, (): &mut (), range: Range<'_, Self>, _: u64) -> Result<bool> {
         // Nothing is copied: the ranks of this stand-in have no buffers.
         let is_greeting = range.to == GREETING_BYTES && range.length as u64 == GREETING_BYTES;
         if is_greeting && range.key.0 != range.address {
@@ -258,14 +258,14 @@ impl Transport for Mail {
         if !(is_greeting || is_inside) {
             return Err(failed(OUTSIDE));
         }
-        Ok(None)
+        Ok(false)
     }
 
     fn reads_len((): &()) -> usize {
         0
     }
 
-    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
+    fn next_read(&self, (): &mut ()) -> Option<(u64, Ended)> {
         None
     }
 

@@ -133,15 +133,15 @@ impl Transport for Device {
         Ok(())
     }
 
-    fn read(&self, (): &mut (), _: Range<'_, Self>) -> Result<Option<u32>> {
-        Ok(None)
+    fn read(&self, (): &mut (), _: Range<'_, Self>, _: u64) -> Result<bool> {
+        Ok(false)
     }
 
     fn reads_len((): &()) -> usize {
         0
     }
 
-    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
+    fn next_read(&self, (): &mut ()) -> Option<(u64, Ended)> {
         None
     }
 

@@ -148,7 +148,7 @@ impl Transport for StandIn {
         Ok(u64::from_le_bytes(first))
     }
 
-    fn read(&self, (): &mut (), range: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, (): &mut (), range: Range<'_, Self>, _: u64) -> Result<bool> {
         // A rank's buffer starts at the rank's number times 1 TiB. Block i of the buffer belongs to rank i.
         let source = range.key >> 40;
         let destination = range.into >> 40;
@@ -156,14 +156,14 @@ impl Transport for StandIn {
         assert_eq!(range.to, source * self.block_bytes);
         assert_eq!(range.length as u64, self.block_bytes);
         self.blocks.set(self.blocks.get() + 1);
-        Ok(None)
+        Ok(false)
     }
 
     fn reads_len((): &()) -> usize {
         0
     }
 
-    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
+    fn next_read(&self, (): &mut ()) -> Option<(u64, Ended)> {
         None
     }
 

@@ -233,7 +233,7 @@ impl Transport for Wire {
         Ok(0)
     }
 
-    fn read(&self, (): &mut (), _: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, (): &mut (), _: Range<'_, Self>, _: u64) -> Result<bool> {
         Err(failed("a block of 8 bytes is read by the device"))
     }
 
@@ -241,7 +241,7 @@ impl Transport for Wire {
         0
     }
 
-    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
+    fn next_read(&self, (): &mut ()) -> Option<(u64, Ended)> {
         None
     }
 

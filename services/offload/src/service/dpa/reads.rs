@@ -1,12 +1,13 @@
-//! Reads of the DPA and of UCX, under one range of numbers: those of the DPA are odd.
+//! Reads of the DPA and of UCX.
 
 use super::Dpa;
 use super::block::{Block, Ends, Target};
 use crate::error::OffloadError;
-use std::collections::BTreeMap;
 use std::rc::Rc;
-use xgvmi_ucp::{Gets, ImportedMemory, RemoteKey, UcpError};
+use xgvmi_ucp::{Gets, ImportedMemory, RemoteKey, Run, UcpError};
 use xgvmi_verbs::Access;
+
+type Ended = Result<(), Box<OffloadError>>;
 
 /// A read: from a peer's memory into that of a rank.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub(in crate::service) struct Read<'a> {
     pub(in crate::service) alias: Option<&'a Rc<Access>>,
     pub(in crate::service) to: u64,
     pub(in crate::service) length: usize,
+    pub(in crate::service) tag: u64,
 }
 
 /// What UCX needs for a read of the DPA, if it must start again.
@@ -28,9 +30,10 @@ struct Kept {
     into: ImportedMemory,
     to: u64,
     length: usize,
+    tag: u64,
 }
 
-/// Reads under way, by number.
+/// Reads under way.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Reads {
     gets: Gets,
@@ -39,38 +42,45 @@ pub(in crate::service) struct Reads {
     ends: Rc<Ends>,
     /// Number of this value at the DPA.
     owner: Option<u32>,
-    /// Places of reads of the DPA that UCX has started again, by UCX's number.
-    again: BTreeMap<u32, u32>,
 }
 
 impl Reads {
     /// Number of reads that were started and not taken.
     #[inline]
     pub(in crate::service) fn len(&self) -> usize {
-        // A read that has started again has a place and is one of UCX's.
-        self.gets.len() + self.kept.len() - self.free.len() - self.again.len()
+        self.gets.len() + self.kept.len() - self.free.len()
     }
 
-    /// Starts a read of UCX. Returns its number; `None` if it is complete.
+    /// Begins reads of UCX, see [`Gets::run`].
     #[inline(always)]
-    pub(in crate::service) fn start(
-        &mut self,
-        key: &RemoteKey,
-        address: u64,
-        into: &ImportedMemory,
+    pub(in crate::service) fn run<'a>(
+        &'a mut self,
+        into: &'a ImportedMemory,
         to: u64,
+        stride: u64,
         length: usize,
-    ) -> Result<Option<u32>, UcpError> {
-        let started = self.gets.start(key, address, into, to, length)?;
-        Ok(started.map(|number| 2 * number))
+        count: u32,
+    ) -> Result<Run<'a>, UcpError> {
+        self.gets.run(into, to, stride, length, count)
     }
 
-    /// Starts a read of the DPA, if it can access the memory and has room.
-    pub(in crate::service) fn start_on(&mut self, dpa: &Dpa, read: &Read<'_>) -> Option<u32> {
-        let (target, alias) = (read.target?, read.alias?);
-        let bytes = u32::try_from(read.length).ok()?;
+    /// Starts a read of UCX. False if it is complete.
+    pub(in crate::service) fn start(&mut self, read: &Read<'_>) -> Result<bool, UcpError> {
+        let Read { to, length, .. } = *read;
+        self.gets
+            .start(read.key, read.address, read.into, to, length, read.tag)
+    }
+
+    /// Starts a read of the DPA. False if it cannot access the memory, or has no room.
+    pub(in crate::service) fn start_on(&mut self, dpa: &Dpa, read: &Read<'_>) -> bool {
+        let (Some(target), Some(alias)) = (read.target, read.alias) else {
+            return false;
+        };
+        let Ok(bytes) = u32::try_from(read.length) else {
+            return false;
+        };
         if !dpa.has_room(read.length) {
-            return None;
+            return false;
         }
         let block = Block {
             to: read.to,
@@ -82,7 +92,7 @@ impl Reads {
         let place = self.keep(read);
         let owner = *self.owner.get_or_insert_with(|| dpa.enter(&self.ends));
         dpa.put(&block, owner, place);
-        Some(2 * place + 1)
+        true
     }
 
     fn keep(&mut self, read: &Read<'_>) -> u32 {
@@ -92,6 +102,7 @@ impl Reads {
             into: read.into.clone(),
             to: read.to,
             length: read.length,
+            tag: read.tag,
         });
         match self.free.pop() {
             Some(place) => {
@@ -105,72 +116,57 @@ impl Reads {
         }
     }
 
-    /// Takes a read that has ended: its number, and its error if it has failed.
+    /// Takes a read that has ended: its tag, and its error if it has failed.
     #[inline(always)]
-    pub(in crate::service) fn take(
-        &mut self,
-        dpa: Option<&Dpa>,
-    ) -> Option<(u32, Result<(), Box<OffloadError>>)> {
-        if let Some(dpa) = dpa {
-            return self.take_beside(dpa);
+    pub(in crate::service) fn take(&mut self, dpa: Option<&Dpa>) -> Option<(u64, Ended)> {
+        if let Some(dpa) = dpa
+            && let Some(ended) = self.take_of(dpa)
+        {
+            return Some(ended);
         }
-        let (number, ended) = self.gets.take()?;
-        Some((2 * number, ended.map_err(|error| Box::new((*error).into()))))
+        let (tag, ended) = self.gets.take()?;
+        Some((tag, ended.map_err(|error| Box::new((*error).into()))))
     }
 
-    /// Takes a read of the DPA or of UCX that has ended.
-    fn take_beside(&mut self, dpa: &Dpa) -> Option<(u32, Result<(), Box<OffloadError>>)> {
+    /// Takes a read of the DPA that has ended, or that UCX cannot start again.
+    fn take_of(&mut self, dpa: &Dpa) -> Option<(u64, Ended)> {
         let ended = self.ends.borrow_mut().pop();
         if let Some(place) = ended {
-            return Some(self.ended(place, Ok(())));
+            let kept = self.release(place)?;
+            return Some((kept.tag, Ok(())));
         }
-        if self.free.len() + self.again.len() < self.kept.len()
-            && dpa.is_lost.get()
-            && let Some(failed) = self.start_again()
-        {
-            return Some(failed);
+        match self.free.len() < self.kept.len() && dpa.is_lost.get() {
+            true => self.start_again(),
+            false => None,
         }
-        let (number, ended) = self.gets.take()?;
-        let ended = ended.map_err(|error| Box::new((*error).into()));
-        if let Some(place) = self.again.remove(&number) {
-            return Some(self.ended(place, ended));
-        }
-        Some((2 * number, ended))
     }
 
-    fn ended(
-        &mut self,
-        place: u32,
-        ended: Result<(), Box<OffloadError>>,
-    ) -> (u32, Result<(), Box<OffloadError>>) {
-        self.kept[place as usize] = None;
+    /// The place of a read is free.
+    fn release(&mut self, place: u32) -> Option<Kept> {
+        let kept = self.kept.get_mut(place as usize)?.take()?;
         self.free.push(place);
-        (2 * place + 1, ended)
+        Some(kept)
     }
 
     /// The DPA is lost: UCX starts its reads again. A read has no effect but its bytes, which are the same. Returns the first
-    /// that has ended or cannot start.
+    /// that is complete or cannot start.
     #[cold]
-    fn start_again(&mut self) -> Option<(u32, Result<(), Box<OffloadError>>)> {
-        let open: Vec<u32> = (0..)
-            .zip(&self.kept)
-            .filter(|(place, kept)| {
-                kept.is_some() && !self.again.values().any(|again| again == place)
-            })
-            .map(|(place, _)| place)
-            .collect();
-        for place in open {
-            let Some(kept) = &self.kept[place as usize] else {
+    fn start_again(&mut self) -> Option<(u64, Ended)> {
+        let places = u32::try_from(self.kept.len()).expect("as many as the ring has blocks");
+        for place in 0..places {
+            let Some(kept) = self.release(place) else {
                 continue;
             };
-            let (address, length) = (kept.address, kept.length);
+            let Kept {
+                to, length, tag, ..
+            } = kept;
             let started = self
                 .gets
-                .start(&kept.key, address, &kept.into, kept.to, length);
+                .start(&kept.key, kept.address, &kept.into, to, length, tag);
             match started {
-                Ok(Some(number)) => drop(self.again.insert(number, place)),
-                Ok(None) => return Some(self.ended(place, Ok(()))),
-                Err(error) => return Some(self.ended(place, Err(Box::new(error.into())))),
+                Ok(true) => {}
+                Ok(false) => return Some((tag, Ok(()))),
+                Err(error) => return Some((tag, Err(Box::new(error.into())))),
             }
         }
         None

@@ -5,7 +5,7 @@ use crate::error::{OffloadError, Result};
 use crate::service::actions::Transfer;
 use crate::service::ready::Flight;
 use crate::service::sharing::{Done, Step};
-use crate::service::transport::{Range, Transport};
+use crate::service::transport::{Range, Run, Transport};
 use crate::wire::PackedKey;
 
 /// What [`Mover::start_batch`] has begun.
@@ -39,7 +39,7 @@ impl<T: Transport> Mover<T> {
 
     /// Starts the next reads of a batch, unless its blocks are shared.
     #[inline]
-    fn start_batch(&mut self, transport: &T, mut room: usize) -> Result<Begun> {
+    fn start_batch(&mut self, transport: &T, room: usize) -> Result<Begun> {
         let Some(unread) = self.ledger.unread() else {
             return Ok(Begun::Nothing);
         };
@@ -51,34 +51,26 @@ impl<T: Transport> Mover<T> {
         let keys = keys.and_then(|keys| keys.get(batch.part as usize..));
         let keys = keys.unwrap_or_default();
         let (into, shift) = receive_of(&self.entered, batch.call, batch.local)?;
-        let length = fitting(batch.length)?;
-        let (mut count, mut done, mut to) = (0, 0, batch.to.wrapping_add(shift));
-        for (source, key) in unread.sources.iter().zip(keys) {
-            if room == 0 {
-                break;
-            }
-            let range = Range {
-                key: &**key.as_ref().ok_or_else(|| lost("its key"))?,
-                address: source.base.wrapping_add(batch.from),
-                into,
-                to,
-                length,
-            };
-            count += 1;
-            to = to.wrapping_add(batch.stride);
-            // Without a number it is complete.
-            let Some(number) = transport.read(&mut self.reads, range)? else {
-                done += 1;
-                continue;
-            };
-            room -= 1;
-            let flight = Flight {
+        let run = Run {
+            into,
+            to: batch.to.wrapping_add(shift),
+            stride: batch.stride,
+            length: fitting(batch.length)?,
+            room,
+            most: batch.count,
+            tag: Flight {
                 batch: id,
-                part: batch.part + count - 1,
+                part: batch.part,
                 is_shared: false,
-            };
-            note(&mut self.flights, number, flight);
-        }
+            }
+            .tag(),
+        };
+        // A source without a key ends them: none is left at its turn.
+        let sources = unread.sources.iter().zip(keys).map_while(|(source, key)| {
+            let key = key.as_deref()?;
+            Some((key, source.base.wrapping_add(batch.from)))
+        });
+        let (count, done) = transport.read_run(&mut self.reads, run, sources)?;
         if count == 0 {
             return Err(lost("its key"));
         }
@@ -99,18 +91,18 @@ impl<T: Transport> Mover<T> {
         }
         let keys = self.keys.get(transfer.offer as usize);
         let key = keys
-            .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
+            .and_then(|keys| keys.get(transfer.part as usize)?.as_deref())
             .ok_or_else(|| lost("its key"))?;
         let (into, shift) = receive_of(&self.entered, transfer.call, transfer.local)?;
         let range = Range {
-            key: &**key,
+            key,
             address: transfer.from,
             into,
             to: transfer.to.wrapping_add(shift),
             length: fitting(transfer.length)?,
         };
-        let started = transport.read(&mut self.reads, range)?;
-        self.started(transport, started, &transfer)
+        let is_under_way = transport.read(&mut self.reads, range, shared(&transfer))?;
+        self.started(transport, is_under_way, &transfer)
     }
 
     /// Starts the next copy of a shared block; false if there is none.
@@ -132,23 +124,17 @@ impl<T: Transport> Mover<T> {
             to: transfer.to.wrapping_add(shift),
             length: fitting(transfer.length)?,
         };
-        let started = transport.read(&mut self.reads, range)?;
-        self.started(transport, started, &transfer)?;
+        let is_under_way = transport.read(&mut self.reads, range, shared(&transfer))?;
+        self.started(transport, is_under_way, &transfer)?;
         Ok(true)
     }
 
-    /// A read of a shared block has been started. Without a number it is complete.
-    fn started(&mut self, transport: &T, number: Option<u32>, transfer: &Transfer) -> Result<()> {
-        let Some(number) = number else {
-            return self.shared_transferred(transport, transfer);
-        };
-        let flight = Flight {
-            batch: transfer.batch,
-            part: transfer.part,
-            is_shared: true,
-        };
-        note(&mut self.flights, number, flight);
-        Ok(())
+    /// A read of a shared block has been started.
+    fn started(&mut self, transport: &T, is_under_way: bool, transfer: &Transfer) -> Result<()> {
+        match is_under_way {
+            true => Ok(()),
+            false => self.shared_transferred(transport, transfer),
+        }
     }
 
     #[cold]
@@ -169,29 +155,37 @@ impl<T: Transport> Mover<T> {
     /// of the read, which this function finds.
     pub(super) fn reap_reads(&mut self, transport: &T) -> Result<bool> {
         let mut has_ended = false;
-        // The reads of a batch end together as a rule: its number, and how many of them have ended.
-        let (mut batch, mut count) = (0, 0);
-        while let Some((number, ended)) = transport.next_read(&mut self.reads) {
+        // The reads of a batch end together as a rule: what their tags have in common, and how many of them have ended.
+        let (mut lane, mut count) = (u64::MAX, 0);
+        while let Some((tag, ended)) = transport.next_read(&mut self.reads) {
             has_ended = true;
-            let flight = self.flights[number as usize];
-            ended.map_err(|error| self.failed(flight, &error))?;
+            if let Err(error) = ended {
+                return Err(self.failed(Flight::of(tag), &error));
+            }
+            if Flight::lane(tag) == lane {
+                count += 1;
+                continue;
+            }
+            let flight = Flight::of(tag);
             if flight.is_shared {
                 let transfer = self.ledger.transfer(flight.batch, flight.part);
                 let transfer = transfer.ok_or_else(|| lost("its batch"))?;
                 self.shared_transferred(transport, &transfer)?;
-            } else if flight.batch == batch {
-                count += 1;
-            } else {
-                if count > 0 {
-                    self.delivered(batch, count);
-                }
-                (batch, count) = (flight.batch, 1);
+                continue;
             }
+            self.delivered_of(lane, count);
+            (lane, count) = (Flight::lane(tag), 1);
         }
-        if count > 0 {
-            self.delivered(batch, count);
-        }
+        self.delivered_of(lane, count);
         Ok(has_ended)
+    }
+
+    /// Reads of one batch have ended, if there were any.
+    #[inline]
+    fn delivered_of(&mut self, lane: u64, count: u32) {
+        if count > 0 {
+            self.delivered(Flight::of(lane << 31).batch, count);
+        }
     }
 
     /// Blocks of a batch are where they shall be, and their copies as well.
@@ -254,14 +248,14 @@ fn receive_at<T: Transport>(entered: &[Seats<T>], call: u32, local: u32) -> Resu
         .ok_or_else(|| lost("its destination"))
 }
 
-/// Notes what a read with this number is for.
-#[inline]
-fn note(flights: &mut Vec<Flight>, number: u32, flight: Flight) {
-    let at = number as usize;
-    if at >= flights.len() {
-        flights.resize(at + 1, Flight::default());
-    }
-    flights[at] = flight;
+/// The tag of the read of a shared block.
+fn shared(transfer: &Transfer) -> u64 {
+    let flight = Flight {
+        batch: transfer.batch,
+        part: transfer.part,
+        is_shared: true,
+    };
+    flight.tag()
 }
 
 #[cold]

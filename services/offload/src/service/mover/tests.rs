@@ -4,7 +4,6 @@ use super::*;
 use crate::service::transport::{Ended, Range};
 use crate::wire::{Block, BlockList, Export, ExportRef, HostArrive, Route};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
@@ -45,7 +44,7 @@ impl Transport for Recorder {
     type Key = u64;
     type Packed = Vec<u8>;
     type Operation = ();
-    type Reads = BTreeMap<u32, Rc<Cell<bool>>>;
+    type Reads = Vec<(u64, Rc<Cell<bool>>)>;
 
     fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<Sent<()>> {
         match to {
@@ -83,27 +82,24 @@ impl Transport for Recorder {
         Ok(u64::from_le_bytes(key.try_into().expect("8 bytes")))
     }
 
-    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>, tag: u64) -> Result<bool> {
         let into = range.into + range.to;
         self.reads
             .borrow_mut()
             .push((*range.key, range.address, into));
         let operation = Rc::new(Cell::new(false));
         self.pending.borrow_mut().push(Rc::clone(&operation));
-        let number = (0..).find(|number| !reads.contains_key(number));
-        reads.extend(number.map(|number| (number, operation)));
-        Ok(number)
+        reads.push((tag, operation));
+        Ok(true)
     }
 
     fn reads_len(reads: &Self::Reads) -> usize {
         reads.len()
     }
 
-    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)> {
-        let (number, _) = reads.iter().find(|(_, operation)| operation.get())?;
-        let number = *number;
-        reads.remove(&number);
-        Some((number, Ok(())))
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u64, Ended)> {
+        let at = reads.iter().position(|(_, operation)| operation.get())?;
+        Some((reads.remove(at).0, Ok(())))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {

@@ -92,7 +92,7 @@ impl Transport for Machine {
     type Key = ();
     type Packed = Vec<u8>;
     type Operation = ();
-    type Reads = BTreeMap<u32, Rc<Read>>;
+    type Reads = Vec<(u64, Rc<Read>)>;
 
     fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<Sent<()>> {
         match to {
@@ -156,7 +156,7 @@ impl Transport for Machine {
         Ok(())
     }
 
-    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>, tag: u64) -> Result<bool> {
         let read = Rc::new(Read {
             from: range.address,
             to: range.into.address + range.to,
@@ -164,20 +164,17 @@ impl Transport for Machine {
             is_over: Cell::new(false),
         });
         self.reads.borrow_mut().push(Rc::clone(&read));
-        let number = (0..).find(|number| !reads.contains_key(number));
-        reads.extend(number.map(|number| (number, read)));
-        Ok(number)
+        reads.push((tag, read));
+        Ok(true)
     }
 
     fn reads_len(reads: &Self::Reads) -> usize {
         reads.len()
     }
 
-    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)> {
-        let (number, _) = reads.iter().find(|(_, read)| read.is_over.get())?;
-        let number = *number;
-        reads.remove(&number);
-        Some((number, Ok(())))
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u64, Ended)> {
+        let at = reads.iter().position(|(_, read)| read.is_over.get())?;
+        Some((reads.remove(at).0, Ok(())))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
