@@ -81,7 +81,8 @@ pub(super) struct Ledger {
     calls: Map<Collective, CallId>,
     /// The call of the last message. Several messages of a call usually follow each other.
     last: Option<(Collective, CallId)>,
-    states: Slab<Call>,
+    /// Boxed, because a call goes to its place and back in each round.
+    states: Slab<Box<Call>>,
     parked: usize,
     offers: Slab<Incoming>,
     /// Sent offers. The lower half of an offer's number is its index, and the upper half counts all offers.
@@ -104,7 +105,8 @@ pub(super) struct Ledger {
     spare_bytes: Vec<Vec<u8>>,
     spare_capacity: usize,
     /// Calls that are over, for reuse.
-    spare_calls: Vec<Call>,
+    #[expect(clippy::vec_box, reason = "the boxes of the slab")]
+    spare_calls: Vec<Box<Call>>,
     again: Again,
     actions: VecDeque<Action>,
     /// Blocks that the device may read now.
@@ -545,7 +547,7 @@ impl Ledger {
                 state.seats.extend(seats);
                 state
             }
-            None => Call {
+            None => Box::new(Call {
                 collective,
                 seats: seats.collect(),
                 arrived: 0,
@@ -559,7 +561,7 @@ impl Ledger {
                 is_at_once: false,
                 bytes: 0,
                 whole: 0,
-            },
+            }),
         };
         let call = self.states.insert(state);
         self.calls.insert(collective, call);

@@ -103,7 +103,7 @@ impl Ledger {
     }
 
     /// Begins to place the blocks of an offer.
-    #[inline]
+    #[inline(always)]
     fn placing<'a>(
         &mut self,
         key: OfferKey,
@@ -142,7 +142,7 @@ impl Ledger {
     }
 
     /// The blocks of an offer are placed. Returns its index.
-    #[inline]
+    #[inline(always)]
     fn placed(
         &mut self,
         placing: Placing<'_>,
