@@ -73,7 +73,25 @@ impl Context {
     /// # Errors
     /// UCX's error, for example for an unknown setting.
     pub fn with_settings(ucp: &'static Ucp, name: &str, settings: &[(&str, &str)]) -> Result<Self> {
+        Self::with_hints(ucp, name, settings, &[])
+    }
+
+    /// Like [`Context::with_settings`], with hints: settings that a UCX may not have, such as those of a transport that it was
+    /// built without. UCX ignores the unknown ones.
+    ///
+    /// # Errors
+    /// UCX's error, for example for an unknown setting that is no hint.
+    pub fn with_hints(
+        ucp: &'static Ucp,
+        name: &str,
+        settings: &[(&str, &str)],
+        hints: &[(&str, &str)],
+    ) -> Result<Self> {
         let config = Config::read(ucp)?;
+        for (hint, value) in hints {
+            // The wheel of UCX 1.23.0 has no DC. UCX 1.21 and earlier report no unknown names at all.
+            let _ = config.modify(hint, value);
+        }
         for (setting, value) in BY_DEVICE_ALONE.iter().chain(settings) {
             config.modify(setting, value)?;
         }

@@ -5,6 +5,7 @@
 
 mod aarch64;
 mod debian13;
+mod services;
 
 use anyhow::{Context, Result, bail};
 use dev_setup as setup;
@@ -27,7 +28,8 @@ Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]... [--link LINK] [--
 
 Runs a host and a DPU process on each stock UCX from 1.18.1 to 1.23.0 on the emulated device, with the library in both
 of them, in one, and in none, at each entry point of that UCX. Every byte is verified. Reproduces the defects of stock
-UCX (docs/DEFECTS.md) without the library and checks that they do not occur with it. Downloads what is not in the cache
+UCX (docs/DEFECTS.md) without the library and checks that they do not occur with it. Runs the offloaded alltoallv in
+each scheme. Downloads what is not in the cache
 (150 MB for all versions).
 
   --ucx VERSION   run only this version; repeatable. `distribution` is the system's own UCX: if it is older than 1.18,
@@ -149,6 +151,17 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
         if !there.is_empty() {
             clean &= over_links(&options, (&env, &built), (symbolic, &there), &mut rows)?;
+        }
+        // Our programs are not bound inside, and the distribution's UCX is too old for them.
+        let with_services = |(version, _): &&(&str, PathBuf)| {
+            !symbolic && options.versions.iter().any(|known| known.name == *version)
+        };
+        if options.link.is_none() {
+            for (version, libraries) in there.iter().filter(with_services) {
+                let found = services::of_version(&options, (&env, &built), (version, libraries))?;
+                clean &= found.iter().all(|row| row.failure.is_none());
+                rows.extend(found);
+            }
         }
     }
     if options.debian13 {

@@ -350,12 +350,10 @@ unsafe impl Fabric for Ucx {
         scheme: Scheme,
         inbox: InboxLimits,
     ) -> Result<(Self, Self::Worker)> {
-        let pools = POOLS.iter().filter(|(name, _)| {
-            // Who runs the service may know better.
-            std::env::var_os(format!("UCX_{name}")).is_none()
-        });
-        let settings: Vec<_> = scheme.settings().iter().chain(pools).copied().collect();
-        let context = Context::with_settings(library.ucp, "xgvmi-sp", &settings)?;
+        // The operator's own values count.
+        let unset = |(name, _): &(&str, &str)| std::env::var_os(format!("UCX_{name}")).is_none();
+        let pools: Vec<_> = POOLS.into_iter().filter(unset).collect();
+        let context = Context::with_hints(library.ucp, "xgvmi-sp", scheme.settings(), &pools)?;
         let worker = context.worker_within(Kind::COUNT, inbox)?;
         let dpa = library.program.and_then(|program| {
             let dpa = Dpa::open(program).inspect_err(|reason| dpa::say(reason));
