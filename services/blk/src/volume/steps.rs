@@ -1,8 +1,8 @@
 //! The begin of steps of several blocks at all targets.
 
-use super::io::Targets;
 use crate::geometry::{Layout, PerTarget, Role};
-use crate::store::{Begun, Step};
+use crate::store::{Begun, Step, Target};
+use std::sync::Arc;
 
 /// Steps that have begun at a target, and the places of their blocks.
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(super) struct OfRole {
 /// returns nothing for those that are left out.
 pub(super) fn begin_each<'a, T>(
     layout: Layout,
-    targets: &Targets,
+    targets: &[Option<Arc<dyn Target>>],
     blocks: &'a [T],
     step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
 ) -> PerTarget<OfRole> {
