@@ -156,16 +156,20 @@ fn saves(stored: usize, block: usize) -> bool {
 /// Blocks in a row that saved nothing, after which compression is left out if a sample looks like noise or like the last one
 /// of them.
 const IN_VAIN: u32 = 8;
-/// Of so many of these one is compressed.
-const TRIED: u32 = 32;
+/// Of so many of these one is compressed at first, and of twice as many each time that this is in vain, up to the second number.
+const TRIED: [u32; 2] = [32, 256];
 /// Words of a sample.
 const SAMPLE: usize = 32;
 
 /// Whether compression has saved something lately.
 #[derive(Debug, Default)]
 struct Tries {
-    /// Blocks in a row that saved nothing; behind [`IN_VAIN`], those since the last one that was compressed.
+    /// Blocks that were compressed in a row and saved nothing, up to [`IN_VAIN`].
     in_vain: u32,
+    /// Blocks of which one is compressed, see [`TRIED`]; 0: all are.
+    every: u32,
+    /// Those before the next one.
+    left: u32,
     /// How uneven the last one of them was that was compressed.
     uneven: u32,
 }
@@ -173,16 +177,13 @@ struct Tries {
 impl Tries {
     /// True if compression of a block should be tried.
     fn tries(&mut self, block: &[u8]) -> bool {
-        if self.in_vain <= IN_VAIN {
+        if self.left == 0 {
             return true;
         }
+        self.left -= 1;
         let (uneven, noise) = unevenness(block);
         // Bytes of some values only, such as those of numbers, save nothing either if none of them come again together.
-        if uneven > (noise + noise / 2).max(self.uneven + self.uneven / 8) {
-            return true;
-        }
-        self.in_vain = vain_after(self.in_vain);
-        false
+        uneven > (noise + noise / 2).max(self.uneven + self.uneven / 8)
     }
 
     /// Compression was tried.
@@ -191,17 +192,15 @@ impl Tries {
             *self = Self::default();
             return;
         }
-        self.in_vain = vain_after(self.in_vain);
-        if self.in_vain >= IN_VAIN {
+        self.in_vain = (self.in_vain + 1).min(IN_VAIN);
+        if self.in_vain == IN_VAIN {
             self.uneven = unevenness(block).0;
+            if self.left == 0 {
+                let [first, last] = TRIED;
+                self.every = (2 * self.every).clamp(first, last);
+                self.left = self.every - 1;
+            }
         }
-    }
-}
-
-fn vain_after(in_vain: u32) -> u32 {
-    match in_vain + 1 {
-        next if next < IN_VAIN + TRIED => next,
-        _ => IN_VAIN,
     }
 }
 
@@ -470,8 +469,34 @@ mod tests {
         bytes
     }
 
-    /// Of a stream of noise, or of bytes that save nothing although some are more frequent, one block in 32 is compressed in
-    /// vain, and the blocks that save space are found among it.
+    /// Blocks that look like noise and would save space are missed behind much noise only, and few of them.
+    #[test]
+    fn what_looks_like_noise_is_tried_soon_behind_little_noise() {
+        for before in [0, 7, 8, 40, 104, 232, 1000] {
+            let mut tries = Tries::default();
+            for seed in 0..before {
+                if tries.tries(&noise(seed)) {
+                    tries.learn(&noise(seed), Kind::Raw);
+                }
+            }
+            let mut missed = 0;
+            while !tries.tries(&noise(before + missed)) {
+                missed += 1;
+            }
+            assert!(
+                missed < (2 * before).clamp(32, 256),
+                "{missed} behind {before}"
+            );
+            tries.learn(&noise(before), Kind::Lz4);
+            assert!(
+                (0..8).all(|seed| tries.tries(&noise(seed))),
+                "all are tried again"
+            );
+        }
+    }
+
+    /// Of a stream of noise, or of bytes that save nothing although some are more frequent, one block in 32, and soon one in 256,
+    /// is compressed in vain, and the blocks that save space are found among it.
     #[test]
     fn noise_is_rarely_compressed() {
         for make in [noise, small_words] {
@@ -483,7 +508,7 @@ mod tests {
                     tries.learn(&make(seed), Kind::Raw);
                 }
             }
-            assert_eq!(tried, 8 + 25);
+            assert_eq!(tried, 8 + 5);
         }
         let mut end = noise(1);
         end[3600..].fill(0);

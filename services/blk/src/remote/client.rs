@@ -17,6 +17,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use xgvmi_daemon::{Link, Secret};
 
+/// Why a connection is closed. It keeps the reason of the first time.
+const FEWER: &str = "it answers fewer steps than were sent";
+
 /// How to reach a target.
 #[derive(Debug, Clone)]
 pub struct Address {
@@ -175,6 +178,34 @@ impl RemoteTarget {
         }
     }
 
+    /// The results of all steps of a call, in their order: without what is kept for those that are taken one at a time.
+    fn all_steps(&self, call: u64, steps: &[(u64, u64)], results: &mut Vec<Result<Option<Half>>>) {
+        let (answers, steps) = match self.answer(call) {
+            Ok(Answer::Steps(answers)) => (answers, steps),
+            Ok(other) => (vec![other], steps),
+            // The connection is closed: the others have the same reason.
+            Err(error) => {
+                results.push(Err(error));
+                (Vec::new(), &steps[1..])
+            }
+        };
+        let mut answers = answers.into_iter();
+        let mut known = None;
+        for (block, generation) in steps {
+            results.push(match answers.next() {
+                Some(Answer::Done(usage)) => {
+                    known = Some(usage);
+                    Ok(None)
+                }
+                Some(answer) => self.outcome(answer, *block, *generation),
+                None => Err(unreachable(&self.name, &self.pipe.shut(FEWER))),
+            });
+        }
+        if let Some(usage) = known {
+            self.known().1 = usage;
+        }
+    }
+
     /// The answer of a step of a call.
     fn step(&self, call: u64, nth: usize) -> Result<Answer> {
         let mut steps = self.steps();
@@ -202,12 +233,9 @@ impl RemoteTarget {
             steps.remove(&call);
         }
         drop(steps);
-        taken.map(|(taken, _)| taken).ok_or_else(|| {
-            unreachable(
-                &self.name,
-                &self.pipe.shut("it answers fewer steps than were sent"),
-            )
-        })
+        taken
+            .map(|(taken, _)| taken)
+            .ok_or_else(|| unreachable(&self.name, &self.pipe.shut(FEWER)))
     }
 
     fn steps(&self) -> MutexGuard<'_, BTreeMap<u64, Untaken>> {
@@ -448,6 +476,38 @@ impl Target for RemoteTarget {
                 self.outcome(answer, block, generation)
             }
         }
+    }
+
+    fn finish_all(&self, begun: Vec<Begun>) -> Vec<Result<Option<Half>>> {
+        let mut results = Vec::with_capacity(begun.len());
+        let mut begun = begun.into_iter().peekable();
+        let mut steps: Vec<(u64, u64)> = Vec::with_capacity(begun.len());
+        while let Some(first) = begun.next() {
+            let Begun::Sent {
+                call,
+                nth: 0,
+                block,
+                generation,
+            } = first
+            else {
+                results.push(self.finish(first));
+                continue;
+            };
+            steps.clear();
+            steps.push((block, generation));
+            let is_next =
+                |next: &Begun| matches!(next, Begun::Sent { call: of, .. } if *of == call);
+            while let Some(next) = begun.next_if(is_next) {
+                if let Begun::Sent {
+                    block, generation, ..
+                } = next
+                {
+                    steps.push((block, generation));
+                }
+            }
+            self.all_steps(call, &steps, &mut results);
+        }
+        results
     }
 
     fn flush(&self) -> Result<()> {

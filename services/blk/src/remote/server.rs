@@ -480,31 +480,29 @@ impl TargetServer {
         };
         let changes = |step: &Step<'_>| !matches!(step, Step::Fetch { .. });
         let done = if steps.iter().any(changes) {
-            let mut begun = Vec::new();
+            let mut ended = Vec::new();
             let done = self.owned(peer, |store| {
-                begun = store.begin_all(&steps);
+                ended = store.run(&steps);
                 Ok(())
             });
-            done.map(|()| begun)
+            done.map(|()| ended)
         } else {
             // As a fetch alone.
             let may = match peer.process.get() {
                 Some(_) => self.owned(peer, |_| Ok(())),
                 None => Ok(()),
             };
-            may.map(|()| self.store.begin_all(&steps))
+            may.map(|()| self.store.run(&steps))
         };
         let usage = self.store.usage();
         match done {
-            Ok(begun) => {
-                let ended = begun
-                    .into_iter()
-                    .map(|begun| match self.store.finish(begun) {
-                        Ok(Some(half)) => Answer::Half(half),
-                        Ok(None) => Answer::Done(usage),
-                        Err(error) => Answer::of_error(&error),
-                    });
-                Answer::Steps(ended.collect())
+            Ok(ended) => {
+                let answers = ended.into_iter().map(|ended| match ended {
+                    Ok(Some(half)) => Answer::Half(half),
+                    Ok(None) => Answer::Done(usage),
+                    Err(error) => Answer::of_error(&error),
+                });
+                Answer::Steps(answers.collect())
             }
             Err(error) => Answer::of_each(calls, &error),
         }

@@ -303,6 +303,86 @@ fn a_peer_is_told_why_it_is_refused() {
     );
 }
 
+/// All results of calls are taken at once, in the order of their steps, also an error between others.
+#[test]
+fn all_steps_have_their_results() {
+    let (to, server) = start_server(Role::FIRST);
+    let target = connect(&to, 1);
+    target.mark(1, Mark::Complete).unwrap();
+    let halves = [5, 6].map(half);
+    let prepare = |at: usize| Step::Prepare {
+        block: at as u64,
+        half: &halves[at],
+        keep: 0,
+    };
+    let absent = Step::Commit {
+        block: 9,
+        generation: 9,
+    };
+    let ended = target.finish_all(target.begin_all(&[prepare(0), absent, prepare(1)]));
+    assert!(matches!(ended[0], Ok(None)) && matches!(ended[2], Ok(None)));
+    assert!(
+        matches!(ended[1], Err(BlkError::Absent { block: 9, .. })),
+        "{ended:?}"
+    );
+    assert_eq!(target.usage(), server.usage());
+    let fetch = |at: usize| Step::Fetch {
+        block: at as u64,
+        generation: halves[at].generation,
+    };
+    // Two calls under way, of two steps and of one.
+    let mut begun = target.begin_all(&[fetch(1), fetch(0)]);
+    begun.push(target.begin(fetch(1)));
+    let ended = target.finish_all(begun);
+    let ended: Vec<Half> = ended
+        .into_iter()
+        .map(|half| half.unwrap().unwrap())
+        .collect();
+    assert_eq!(ended, [&halves[1], &halves[0], &halves[1]].map(Half::clone));
+    assert!(target.finish_all(Vec::new()).is_empty());
+}
+
+/// A target that answers fewer steps than were sent has no connection any more, and nobody waits for the others.
+#[test]
+fn a_target_that_answers_too_few_steps_is_given_up() {
+    let new = NewTarget {
+        geometry: Geometry::new(4096, 64).unwrap(),
+        role: Role::FIRST,
+        volume: Id([4; 16]),
+        complete: true,
+    };
+    let store = Store::create("memory", Box::new(MemoryMedium::default()), new, None).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let limit = Duration::from_secs(30);
+    let serves = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let budget = xgvmi_daemon::Budget::new(1 << 20);
+        let mut link = xgvmi_daemon::Link::called(stream, wire::PROTOCOL, &[], &budget).unwrap();
+        link.wait(limit).unwrap().unwrap();
+        let usage = store.usage();
+        let hello = wire::Answer::Hello(Box::new(store.identity()), usage, 0, false);
+        link.send(&hello.to_bytes(0)).unwrap();
+        link.wait(limit).unwrap().unwrap();
+        let one = wire::Answer::Steps(vec![wire::Answer::Done(usage)]);
+        link.send(&one.to_bytes(1)).unwrap();
+        assert!(link.wait(limit).is_err(), "it is not closed");
+    });
+    let target = connect(&to, 1);
+    let commit = |block| Step::Commit {
+        block,
+        generation: 1,
+    };
+    let ended = target.finish_all(target.begin_all(&[commit(0), commit(1), commit(2)]));
+    assert!(matches!(ended[0], Ok(None)), "{ended:?}");
+    for ended in &ended[1..] {
+        let error = ended.as_ref().unwrap_err();
+        assert!(error.to_string().contains("fewer steps"), "{error}");
+    }
+    assert!(target.commit(3, 1).is_err());
+    serves.join().unwrap();
+}
+
 /// The steps of a group go to a target by one message each: to prepare, to settle, and to fetch.
 #[test]
 fn a_group_takes_few_messages() {

@@ -107,8 +107,11 @@ impl Slot {
     }
 }
 
-fn newest(slots: impl Iterator<Item = Slot>) -> Option<Slot> {
-    slots.max_by_key(|slot| slot.generation)
+/// True if a loss of power must leave a slot behind one of `generation`.
+fn is_base(slot: &Slot, (generation, durable): (u64, Option<Slot>)) -> bool {
+    slot.settled
+        && slot.generation < generation
+        && (slot.age == Age::Syncing || Some(*slot) == durable)
 }
 
 /// The generations of one block.
@@ -158,40 +161,51 @@ impl Entry {
     fn base(&self, generation: u64, released: u64) -> impl Iterator<Item = Slot> + use<> {
         let durable = self.durable(released);
         let slots = self.slots.into_iter().flatten();
-        slots.filter(move |slot| {
-            let needed = slot.age == Age::Syncing || Some(*slot) == durable;
-            slot.settled && slot.generation < generation && needed
-        })
+        slots.filter(move |slot| is_base(slot, (generation, durable)))
     }
 
     /// The entry with a further generation beside `keep` and what is durable. For [`KEEP_ALL`] the newest one that is settled
     /// stays, and the others, the newest first, as far as there is space. None if that is too much before the end of a
     /// sync under way, or before a sync. All targets have made durable what counts up to generation `released`.
     pub(super) fn prepare(&self, slot: Slot, keep: u64, released: u64) -> Option<Self> {
-        // A half block that is written again stays settled.
-        let same = self.get(slot.generation);
-        let settled = same.is_some_and(|same| same.settled);
-        let slot = Slot { settled, ..slot };
-        let is_empty = self.slots.iter().all(Option::is_none) && !self.damaged;
-        let origin = is_empty.then_some(Slot::ORIGIN);
-        let others = self.slots.into_iter().flatten();
-        let others = others.filter(|other| other.generation != slot.generation);
-        let kept = match keep {
-            KEEP_ALL => newest(others.clone().filter(|other| other.settled)),
-            keep => others.clone().find(|other| other.generation == keep),
-        };
-        let mut slots: SmallVec<[Slot; 2 * SLOTS]> = SmallVec::new();
-        slots.push(slot);
-        slots.extend(kept);
-        for base in self.base(slot.generation, released) {
-            if Some(base) != kept && base.generation != slot.generation {
-                slots.push(base);
+        let (mut settled, mut kept, mut is_empty) = (false, None::<Slot>, !self.damaged);
+        for other in self.slots.iter().flatten() {
+            is_empty = false;
+            if other.generation == slot.generation {
+                // A half block that is written again stays settled.
+                settled = other.settled;
+                continue;
+            }
+            let is_kept = match keep {
+                KEEP_ALL => {
+                    other.settled && kept.is_none_or(|kept| kept.generation <= other.generation)
+                }
+                keep => kept.is_none() && other.generation == keep,
+            };
+            if is_kept {
+                kept = Some(*other);
             }
         }
-        slots.extend(origin);
+        let slot = Slot { settled, ..slot };
+        let mut slots: SmallVec<[Slot; 2 * SLOTS]> = SmallVec::new();
+        slots.push(slot);
+        if let Some(kept) = kept {
+            slots.push(kept);
+        }
+        let durable = self.durable(released);
+        for base in self.slots.iter().flatten() {
+            if is_base(base, (slot.generation, durable)) && Some(*base) != kept {
+                slots.push(*base);
+            }
+        }
+        if is_empty {
+            slots.push(Slot::ORIGIN);
+        }
         // One place says that it is damaged.
         let room = SLOTS - usize::from(self.damaged);
         if keep == KEEP_ALL {
+            let others = self.slots.into_iter().flatten();
+            let others = others.filter(|other| other.generation != slot.generation);
             let mut more: Vec<Slot> = others.filter(|other| !slots.contains(other)).collect();
             more.sort_unstable_by_key(|other| std::cmp::Reverse(other.generation));
             more.truncate(room.saturating_sub(slots.len()));

@@ -227,6 +227,11 @@ pub trait Target: Send + Sync {
         }
     }
 
+    /// As [`Target::finish`], of steps in the order in which they have begun.
+    fn finish_all(&self, begun: Vec<Begun>) -> Vec<Result<Option<Half>>> {
+        begun.into_iter().map(|begun| self.finish(begun)).collect()
+    }
+
     /// Makes everything durable that was done before.
     ///
     /// # Errors
@@ -694,10 +699,7 @@ impl Target for Store {
     }
 
     fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
-        match steps {
-            [step] => vec![self.begin(*step)],
-            steps => self.run(steps).into_iter().map(Begun::Ended).collect(),
-        }
+        self.run(steps).into_iter().map(Begun::Ended).collect()
     }
 
     fn flush(&self) -> Result<()> {

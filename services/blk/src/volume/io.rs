@@ -4,6 +4,7 @@ use super::parts::Halves;
 use super::seats::{Seat, same};
 use super::stack::View;
 use super::state::{BlockState, Volume, add};
+use super::steps::begin_each;
 use super::turns::Locks;
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
@@ -216,16 +217,12 @@ impl Volume {
         self.layout.map(|role| self.target(role).ok())
     }
 
-    /// Takes the end of a step. A target that fails is not used any more, unless it is only full.
+    /// Takes the end of a step.
     fn finish(&self, targets: &Targets, role: Role, begun: Option<Begun>) -> Result<Option<Half>> {
         let (Some(target), Some(begun)) = (&targets[role.index()], begun) else {
             return Err(BlkError::Offline(role));
         };
-        target.finish(begun).inspect_err(|error| {
-            if !error.is_full() {
-                self.fail(target, error);
-            }
-        })
+        self.judged(target, target.finish(begun))
     }
 
     /// Carries out a step for each block at each target, all of them at once. `step` returns nothing for those that are
@@ -236,15 +233,29 @@ impl Volume {
         blocks: &'a [T],
         step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
     ) -> Vec<PerTarget<Result<()>>> {
-        begin(self.layout, targets, blocks, step)
-            .into_iter()
-            .map(|mut begun| {
-                self.layout.map(|role| {
-                    let begun = begun[role.index()].take();
-                    self.finish(targets, role, begun).map(drop)
-                })
-            })
-            .collect()
+        let begun = begin_each(self.layout, targets, blocks, step);
+        let offline = |_| self.layout.map(|role| Err(BlkError::Offline(role)));
+        let mut done: Vec<PerTarget<Result<()>>> = blocks.iter().map(offline).collect();
+        // In the order of the roles, as for a block alone.
+        for (role, begun) in self.layout.roles().zip(begun) {
+            let Some(target) = &targets[role.index()] else {
+                continue;
+            };
+            let ended = target.finish_all(begun.steps);
+            for (at, ended) in begun.places.into_iter().zip(ended) {
+                done[at][role.index()] = self.judged(target, ended).map(drop);
+            }
+        }
+        done
+    }
+
+    /// A target that fails is not used any more, unless it is only full.
+    fn judged<T>(&self, target: &Arc<dyn Target>, ended: Result<T>) -> Result<T> {
+        ended.inspect_err(|error| {
+            if !error.is_full() {
+                self.fail(target, error);
+            }
+        })
     }
 
     /// The targets that were successful.
@@ -720,8 +731,7 @@ impl Volume {
     }
 }
 
-/// Begins a step for each block at each target, first at those elsewhere: they work while those of this process do. `step`
-/// returns nothing for those that are left out.
+/// As [`begin_each`]: what has begun, by block.
 fn begin<'a, T>(
     layout: Layout,
     targets: &Targets,
@@ -730,31 +740,10 @@ fn begin<'a, T>(
 ) -> Vec<PerTarget<Option<Begun>>> {
     let nothing = |_| layout.map(|_| None);
     let mut begun: Vec<PerTarget<Option<Begun>>> = blocks.iter().map(nothing).collect();
-    let is_elsewhere = |role: &Role| {
-        let target = targets[role.index()].as_ref();
-        target.is_some_and(|target| target.is_elsewhere())
-    };
-    let mut roles: PerTarget<Role> = layout.roles().collect();
-    roles.sort_by_key(|role| !is_elsewhere(role));
-    let (mut places, mut steps) = (Vec::new(), Vec::new());
-    for role in roles {
-        let Some(target) = &targets[role.index()] else {
-            continue;
-        };
-        places.clear();
-        steps.clear();
-        for (at, block) in blocks.iter().enumerate() {
-            if let Some(step) = step(at, block, role) {
-                places.push(at);
-                steps.push(step);
-            }
-        }
-        if let ([at], [step]) = (&places[..], &steps[..]) {
-            begun[*at][role.index()] = Some(target.begin(*step));
-            continue;
-        }
-        for (at, step) in places.iter().zip(target.begin_all(&steps)) {
-            begun[*at][role.index()] = Some(step);
+    let of_roles = begin_each(layout, targets, blocks, step);
+    for (role, of_role) in layout.roles().zip(of_roles) {
+        for (at, step) in of_role.places.into_iter().zip(of_role.steps) {
+            begun[at][role.index()] = Some(step);
         }
     }
     begun

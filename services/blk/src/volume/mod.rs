@@ -64,6 +64,7 @@ mod seats;
 mod snapshots;
 mod stack;
 mod state;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod trust;
