@@ -2,6 +2,7 @@
 
 mod client;
 mod done;
+mod layout;
 mod memory;
 mod orchestrate;
 mod pattern;

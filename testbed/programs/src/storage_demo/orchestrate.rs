@@ -3,12 +3,14 @@
 
 use super::client::{Batch, Span};
 use super::done::Done;
+use super::layout;
 use super::pattern::Kind;
 use super::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
 use crate::demo::Common;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,11 +18,11 @@ use testbed::client::Client;
 use testbed::cluster::Cluster;
 use testbed::port;
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 /// Bytes of a request when data is written and verified.
-const REQUEST: usize = 1 << 20;
+pub(super) const REQUEST: usize = 1 << 20;
 /// Requests at once.
-const THREADS: usize = 4;
+pub(super) const THREADS: usize = 4;
 /// Untimed transfers of each scheme and size.
 const WARM_UP: u32 = 8;
 /// Transfers of a scheme before the next one has its turn: slow changes of the machine concern all of them. Each round of
@@ -46,15 +48,15 @@ pub(crate) struct Demo {
 }
 
 /// The cluster, and directories for the targets.
-struct Options<'a> {
+pub(super) struct Options<'a> {
     demo: &'a Demo,
     cluster: Cluster,
     /// The program `xgvmi-blk`.
     program: PathBuf,
     /// For the targets of the first part.
     disk: &'a Path,
-    /// For the targets of the second part, in memory.
-    memory: PathBuf,
+    /// For the targets of the other parts, in memory.
+    pub(super) memory: PathBuf,
     bytes: u64,
 }
 
@@ -79,6 +81,7 @@ impl Demo {
         };
         let mut report = Report::new(profile);
         data(&options, &mut report)?;
+        layout::run(&options, &mut report)?;
         schemes(&options, &mut report)?;
         report.write(output)?;
         println!("{}", report.markdown()?);
@@ -93,27 +96,39 @@ impl Options<'_> {
     /// Creates the targets of a volume.
     fn create(&self, directory: &Path, size: u64, block: &str) -> Result<Vec<PathBuf>> {
         let files: Vec<PathBuf> = ["a", "b", "c"].map(|name| directory.join(name)).into();
-        let mut command = Command::new(&self.program);
-        command.arg("create").args(&files);
-        command.args(["--size", &size.to_string(), "--block-size", block]);
-        let output = command.output()?;
-        ensure!(
-            output.status.success(),
-            "xgvmi-blk create: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let words = ["--size", &size.to_string(), "--block-size", block];
+        let files_and_words = files.iter().map(|file| file.as_os_str());
+        let files_and_words = files_and_words.chain(words.iter().map(OsStr::new));
+        self.ours("create", files_and_words)?;
         Ok(files)
     }
 
-    fn target(&self, index: usize, file: &Path, port: u16) -> Result<Client> {
-        let mut command = self.cluster.command(PLACES[index], &self.program);
+    /// Runs a command of the program that ends.
+    pub(super) fn ours(
+        &self,
+        name: &str,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<()> {
+        let output = Command::new(&self.program).arg(name).args(words).output()?;
+        ensure!(
+            output.status.success(),
+            "xgvmi-blk {name}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    pub(super) fn target(&self, index: usize, file: &Path, port: u16) -> Result<Client> {
+        let mut command = self
+            .cluster
+            .command(PLACES[index % PLACES.len()], &self.program);
         command.arg("target").arg(file);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         Client::saying(&mut command, " serves ")
     }
 
     /// A service on node0.dpu, and where its status is.
-    fn service(&self, targets: &[String], port: u16) -> Result<(Client, PathBuf)> {
+    pub(super) fn service(&self, targets: &[String], port: u16) -> Result<(Client, PathBuf)> {
         let status = self.memory.join(format!("status-{port}"));
         let mut command = self.cluster.command("node0.dpu", &self.program);
         command.arg("service").args(targets);
@@ -124,13 +139,13 @@ impl Options<'_> {
     }
 
     /// A client on node0.host.
-    fn client(&self, words: &[&str]) -> Result<Client> {
+    pub(super) fn client(&self, words: &[&str]) -> Result<Client> {
         let mut command = self.cluster.command("node0.host", std::env::current_exe()?);
         command.arg("storage-client").args(words);
         Client::saying(&mut command, "connected to ")
     }
 
-    fn status(&self, socket: &Path) -> Result<Value> {
+    pub(super) fn status(&self, socket: &Path) -> Result<Value> {
         let mut command = Command::new(&self.program);
         command.args(["status", "--json", "--socket"]).arg(socket);
         let output = command.output()?;
@@ -138,7 +153,12 @@ impl Options<'_> {
     }
 
     /// Waits for a state of the volume.
-    fn until(&self, socket: &Path, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub(super) fn until(
+        &self,
+        socket: &Path,
+        what: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
         let end = Instant::now() + LIMIT;
         loop {
             let status = self.status(socket)?;
@@ -152,7 +172,7 @@ impl Options<'_> {
 }
 
 /// Carries out a batch, of which no request fails.
-fn carry_out(client: &mut Client, batch: &Batch) -> Result<Done> {
+pub(super) fn carry_out(client: &mut Client, batch: &Batch) -> Result<Done> {
     client.send(batch)?;
     answer(client)
 }
