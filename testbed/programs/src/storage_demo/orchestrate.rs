@@ -1,14 +1,11 @@
-//! Starts targets, services and clients; writes, verifies, loses a target, rebuilds; measures the schemes; writes the
-//! report.
+//! Starts targets, services and clients; writes, verifies, loses a target, rebuilds; measures the schemes.
 
 use super::client::{Batch, Span};
 use super::done::Done;
-use super::layout;
 use super::pattern::Kind;
 use super::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
 use crate::demo::Common;
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -35,61 +32,19 @@ const TARGET_TIMEOUT: &str = "60s";
 /// The three targets are on both nodes.
 const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
 
-#[derive(Debug, Args)]
-pub(crate) struct Demo {
-    #[command(flatten)]
-    common: Common,
-    /// Stock UCX's `libucp.so.0`.
-    #[arg(long, value_name = "FILE")]
-    libucp: String,
-    /// MiB of data that is written and verified.
-    #[arg(long)]
-    mib: u64,
-}
-
 /// The cluster, and directories for the targets.
 pub(super) struct Options<'a> {
-    demo: &'a Demo,
-    cluster: Cluster,
+    pub(super) common: &'a Common,
+    /// Stock UCX's `libucp.so.0`.
+    pub(super) libucp: &'a str,
+    pub(super) cluster: Cluster,
     /// The program `xgvmi-blk`.
-    program: PathBuf,
+    pub(super) program: PathBuf,
     /// For the targets of the first part.
-    disk: &'a Path,
+    pub(super) disk: &'a Path,
     /// For the targets of the other parts, in memory.
     pub(super) memory: PathBuf,
-    bytes: u64,
-}
-
-impl Demo {
-    pub(crate) fn run(&self) -> Result<()> {
-        let Common {
-            output, profile, ..
-        } = &self.common;
-        std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
-        // The data is not part of the result.
-        let disk = tempfile::tempdir_in(output).context("a directory of targets")?;
-        let cluster = self.common.cluster()?;
-        let memory = cluster.path().join("targets");
-        std::fs::create_dir_all(&memory).with_context(|| memory.display().to_string())?;
-        let options = Options {
-            demo: self,
-            cluster,
-            program: self.common.built("xgvmi-blk"),
-            disk: disk.path(),
-            memory,
-            bytes: self.mib * MIB,
-        };
-        let mut report = Report::new(profile);
-        data(&options, &mut report)?;
-        layout::run(&options, &mut report)?;
-        schemes(&options, &mut report)?;
-        report.write(output)?;
-        println!("{}", report.markdown()?);
-        if report.mismatches > 0 {
-            bail!("{} bytes are wrong", report.mismatches);
-        }
-        Ok(())
-    }
+    pub(super) bytes: u64,
 }
 
 impl Options<'_> {
@@ -184,7 +139,7 @@ fn answer(client: &mut Client) -> Result<Done> {
 }
 
 /// Writes and verifies, loses a target under writes, rebuilds it, and repeats the work on the host's cores.
-fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
+pub(super) fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
     let files = options.create(options.disk, options.bytes, "4096")?;
     let ports = [port::free()?, port::free()?, port::free()?];
     let names: Vec<String> = ports.map(|port| format!("tcp:127.0.0.1:{port}")).into();
@@ -266,8 +221,8 @@ fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Measures all schemes in turns, on targets in memory.
-fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
-    let largest = options.demo.common.sizes.iter().max().context("no sizes")?;
+pub(super) fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
+    let largest = options.common.sizes.iter().max().context("no sizes")?;
     let size = (8 * *largest as u64).max(16 * MIB);
     let files = options.create(&options.memory, size, "65536")?;
     let names: Vec<String> = files
@@ -279,7 +234,7 @@ fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
     let mut clients = Vec::new();
     for scheme in SCHEMES {
         let address = format!("127.0.0.1:{port}");
-        clients.push(options.client(&[scheme, &address, "--libucp", &options.demo.libucp])?);
+        clients.push(options.client(&[scheme, &address, "--libucp", options.libucp])?);
     }
     let mut seed = 0;
     let mut fresh = |size: usize, count: u32| {
@@ -291,7 +246,7 @@ fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
             kind: Kind::Plain,
         }
     };
-    for &size in &options.demo.common.sizes {
+    for &size in &options.common.sizes {
         let mut times = SCHEMES.map(|_| Times::default());
         let mut commands = Vec::new();
         for (scheme, client) in SCHEMES.iter().zip(&mut clients) {
@@ -304,7 +259,7 @@ fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
             let since = options.cluster.counters()?.since(&before)?;
             commands.push(since.per_iteration(2 * u64::from(WARM_UP)));
         }
-        for round in 0..options.demo.common.iterations.div_ceil(TURN) as usize {
+        for round in 0..options.common.iterations.div_ceil(TURN) as usize {
             for turn in 0..SCHEMES.len() {
                 let at = (round + turn) % SCHEMES.len();
                 let done = carry_out(&mut clients[at], &fresh(size, TURN))?;
