@@ -51,10 +51,15 @@ impl Volume {
             let groups: Vec<&[u64]> = some.chunks(self.group()).collect();
             let work = |group: &[u64]| self.rebuild_group(group, (role, &target), &progress);
             let seems_missing = |block: &u64| self.state(*block).is_missing_at(role);
+            let first = some.iter().find(|block| seems_missing(block));
+            if let Some(first) = first.filter(|_| count() == 0) {
+                // A target that is still full refuses one block, and not each of several groups.
+                work(std::slice::from_ref(first))?;
+            }
             // Each group looks again, with its locks. Those that lack nothing need no other threads.
-            match some.iter().any(seems_missing) {
-                true => self.each_group(groups, work)?,
-                false => groups.into_iter().try_for_each(work)?,
+            match first {
+                Some(_) => self.each_group(groups, work)?,
+                None => groups.into_iter().try_for_each(work)?,
             }
             let done = count();
             if done - flushed >= FLUSH {
