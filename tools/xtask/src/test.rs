@@ -641,7 +641,13 @@ fn storage_report(path: &Path) -> Result<()> {
     let number = |name: &str| report[name].as_u64();
     let is_right = number("mismatches") == Some(0) && number("verified_bytes") > Some(16 << 20);
     let is_rebuilt = number("rebuilt") > Some(0);
-    ensure!(is_right && is_rebuilt, "{}: {text}", path.display());
+    let of_layout = &report["layouts"][0];
+    let is_replaced = of_layout["layout"] == "4+2" && of_layout["replaced"] == 2;
+    ensure!(
+        is_right && is_rebuilt && is_replaced,
+        "{}: {text}",
+        path.display()
+    );
     Ok(())
 }
 

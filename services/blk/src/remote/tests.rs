@@ -199,6 +199,36 @@ fn a_superseded_volume_serves_no_zeros() {
     }
 }
 
+/// A target that lacks many blocks gets them in groups: 64 blocks by three calls, which each block took alone.
+#[test]
+fn a_rebuild_reads_and_writes_groups() {
+    const BLOCKS: u64 = 64;
+    let servers = Role::HALVES.map(start_server);
+    let addresses = servers.each_ref().map(|(address, _)| address.clone());
+    let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+    volume.detach(Role::FIRST, "it is away");
+    let mut bytes = vec![0; usize::try_from(BLOCKS * 4096).unwrap()];
+    fastrand::Rng::with_seed(7).fill(&mut bytes);
+    volume.write(0, &bytes).unwrap();
+    volume.flush().unwrap();
+    volume
+        .attach(Arc::new(connect(&addresses[0], 1)) as Arc<dyn Target>)
+        .unwrap();
+    let calls = || servers.each_ref().map(|(_, server)| server.load().calls);
+    let before = calls();
+    assert_eq!(volume.rebuild(Role::FIRST).unwrap(), BLOCKS);
+    let after = calls();
+    for (role, (after, before)) in Role::HALVES.into_iter().zip(after.into_iter().zip(before)) {
+        // One block, the others, each by two steps, a flush, and what tells that it is complete.
+        assert!(after - before <= 8, "{role}: {}", after - before);
+    }
+    // It has all of them.
+    volume.detach(Role::SECOND, "it is away");
+    let mut back = vec![0; bytes.len()];
+    volume.read(0, &mut back).unwrap();
+    assert!(back == bytes);
+}
+
 /// Zeros are shown only as long as two targets confirm their owner: two that are lost may have another one.
 #[test]
 fn zeros_need_two_targets_as_data_does() {

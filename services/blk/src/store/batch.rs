@@ -179,8 +179,9 @@ impl Store {
             let mut all = Bytes::new();
             if let ([(_, first), _, ..], [.., (_, last)]) = (run, run) {
                 let length = last.offset + last.length - first.offset;
-                let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-                if self.medium.read(first.offset, &mut bytes).is_ok() {
+                // Cannot be cut: a run has a maximum.
+                let length = usize::try_from(length).unwrap_or(0);
+                if let Ok(bytes) = self.medium.read_new(first.offset, length) {
                     all = bytes.into();
                 }
             }

@@ -12,6 +12,16 @@ pub trait Medium: Send + Sync {
     /// Errors of the system.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
+    /// As [`Medium::read`], into new memory.
+    ///
+    /// # Errors
+    /// As [`Medium::read`].
+    fn read_new(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.read(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Writes `bytes` at `offset` and grows the medium as far as needed.
     ///
     /// # Errors
@@ -54,6 +64,10 @@ pub trait Medium: Send + Sync {
 impl<M: Medium> Medium for &M {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         (**self).read(offset, bytes)
+    }
+
+    fn read_new(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        (**self).read_new(offset, length)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -177,6 +191,8 @@ pub(super) mod tests {
         assert_eq!(back[..10], [0; 10]);
         assert!(back[10..10 + bytes.len()] == bytes);
         assert_eq!(back[10 + bytes.len()..], [0; 10], "behind the end");
+        assert!(medium.read_new(at - 10, back.len()).unwrap() == back);
+        assert_eq!(medium.read_new(at * 9, 20).unwrap(), [0; 20]);
         // More than a call takes, and some without bytes.
         let parts: Vec<&[u8]> = bytes[..90_000]
             .chunks(60)

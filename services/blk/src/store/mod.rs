@@ -590,10 +590,9 @@ impl Store {
 
     fn read(&self, block: u64, generation: u64, extent: Extent) -> Result<Half> {
         // Cannot be cut: the length was checked when the entry was read or made.
-        let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
-        self.medium
-            .read(extent.offset, &mut bytes)
-            .map_err(|error| self.io(error))?;
+        let length = usize::try_from(extent.length).unwrap_or(0);
+        let bytes = self.medium.read_new(extent.offset, length);
+        let bytes = bytes.map_err(|error| self.io(error))?;
         self.parse(block, generation, &bytes.into())
     }
 

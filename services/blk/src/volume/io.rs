@@ -542,15 +542,7 @@ impl Volume {
         let mut result = Ok(());
         // All are taken, also after an error.
         for ((piece, block, state), begun) in fetches.into_iter().zip(begun) {
-            let mut halves = Halves::new(self.layout);
-            for (role, begun) in self.layout.roles().zip(begun) {
-                if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
-                    let found = target.finish(begun);
-                    self.judge(role, target, found.as_ref().err());
-                    halves.found[role.index()] =
-                        Some(found.and_then(|half| half.ok_or(BlkError::Offline(role))));
-                }
-            }
+            let halves = self.fetched(&targets, begun);
             let part = &mut bytes[piece.range.start - start..piece.range.end - start];
             let done = if part.len() == self.geometry().block_len() {
                 self.decode_block(block, state, halves, part)
@@ -566,6 +558,20 @@ impl Volume {
             result = result.and_then(|()| self.confirm());
         }
         result
+    }
+
+    /// Takes the parts of a block that were asked for.
+    pub(super) fn fetched(&self, targets: &Targets, begun: PerTarget<Option<Begun>>) -> Halves {
+        let mut halves = Halves::new(self.layout);
+        for (role, begun) in self.layout.roles().zip(begun) {
+            if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
+                let found = target.finish(begun);
+                self.judge(role, target, found.as_ref().err());
+                halves.found[role.index()] =
+                    Some(found.and_then(|half| half.ok_or(BlkError::Offline(role))));
+            }
+        }
+        halves
     }
 
     /// Checks at enough targets that no other process has opened the volume since.
@@ -600,6 +606,11 @@ impl Volume {
         if state.generation == 0 || state.zero {
             into.fill(0);
             return Ok(());
+        }
+        if halves.are_enough() && halves.found.iter().flatten().all(Result::is_ok) {
+            // They are those of the sources: nothing is missing or to be repaired.
+            let done = halves.decode(self.seal_of(block, state), into);
+            return done.map_err(|error| halves.lost(block, error));
         }
         for role in self.layout.roles().filter(|role| is_source(*role, block)) {
             if halves.found[role.index()].is_none() {
@@ -683,56 +694,10 @@ impl Volume {
         }
         written
     }
-
-    /// Writes a restored half of the generation that counts, or that the target has to know of. The caller holds the lock of
-    /// the block. Stops the use of a target that fails, unless it is only full.
-    pub(super) fn put(
-        &self,
-        block: u64,
-        state: BlockState,
-        (role, target): (Role, &Arc<dyn Target>),
-        half: &Half,
-    ) -> Result<()> {
-        let written = target.prepare(block, half, 0);
-        let written = written.and_then(|()| target.commit(block, half.generation));
-        if let Err(error) = written {
-            if !error.is_full() {
-                self.fail(target, &error);
-            }
-            return Err(error);
-        }
-        // Another target in this place does not have it.
-        self.seats.look(|seats| {
-            if !matches!(&seats[role.index()], Seat::Present(now) if same(now.target.as_ref(), target.as_ref()))
-            {
-                return;
-            }
-            let now = self.state(block);
-            let (holders, marked) = match half.kind {
-                Kind::Lost => (now.holders, now.marked | role.bit()),
-                _ => (now.holders | role.bit(), now.marked & !role.bit()),
-            };
-            self.set_state(
-                block,
-                BlockState {
-                    generation: half.generation,
-                    holders,
-                    marked,
-                    ..state
-                },
-            );
-            self.pending.holds(block, half.generation, role, false);
-        });
-        if half.kind != Kind::Lost {
-            add(&self.counters.repaired_halves, 1);
-        }
-        add(&self.counters.moved_bytes, half.data.len() as u64);
-        Ok(())
-    }
 }
 
 /// As [`begin_each`]: what has begun, by block.
-fn begin<'a, T>(
+pub(super) fn begin<'a, T>(
     layout: Layout,
     targets: &Targets,
     blocks: &'a [T],

@@ -56,6 +56,7 @@ mod merge;
 mod open;
 mod parts;
 mod pending;
+mod rebuild;
 mod repair;
 mod replace;
 mod scrub;

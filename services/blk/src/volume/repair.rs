@@ -16,9 +16,6 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// Blocks that a rebuild writes before it flushes.
-const REBUILD_FLUSH: u64 = 1 << 12;
-
 /// Result of a scrub.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ScrubReport {
@@ -318,73 +315,9 @@ impl Volume {
         }
     }
 
-    /// Completes the target of a role. Returns the number of blocks that it lacked. Of blocks that are lost it gets to know
-    /// that they are.
-    ///
-    /// # Errors
-    /// A block cannot be read now, or the target fails or is full. What is complete stays so.
-    pub fn rebuild(&self, role: Role) -> Result<u64> {
-        let target = self.target(role)?;
-        let mut rebuilt = 0;
-        let mut lost = 0;
-        let mut unread = None;
-        // What was not looked at lacks nothing.
-        for block in self.written_blocks(0..self.end()) {
-            let _lock = self.lock(block);
-            let state = self.state(block);
-            if !state.is_missing_at(role) {
-                continue;
-            }
-            let others = self.certain_others(role);
-            let done = match state.lost {
-                true => Err(None),
-                false => self
-                    .rebuild_block(block, state, role, &target)
-                    .map_err(Some),
-            };
-            match done {
-                Ok(()) => rebuilt += 1,
-                Err(None) => match self.mark_lost(block, state, (role, &target)) {
-                    Ok(()) => lost += 1,
-                    Err(error @ BlkError::Lost { .. }) => {
-                        unread.get_or_insert(error);
-                    }
-                    Err(error) => return Err(error),
-                },
-                Err(Some(error @ BlkError::Lost { .. })) => {
-                    if others.is_some() && others == self.certain_others(role) {
-                        // Their half blocks are wrong: that does not become better.
-                        if lost == 0 {
-                            say(&error);
-                        }
-                        self.mark_lost(block, state, (role, &target))?;
-                        lost += 1;
-                    } else {
-                        // The other blocks are completed nevertheless.
-                        unread.get_or_insert(error);
-                    }
-                }
-                Err(Some(error)) => return Err(error),
-            }
-            if (rebuilt + lost) % REBUILD_FLUSH == 0 {
-                self.flush_target(role, &target)?;
-            }
-        }
-        if let Some(error) = unread {
-            return Err(error);
-        }
-        if lost > 0 {
-            say(format_args!(
-                "{role} knows of {lost} blocks that too few targets hold"
-            ));
-        }
-        self.complete(role, &target)?;
-        Ok(rebuilt)
-    }
-
     /// How many targets have returned, if the two others are there, and it is known what they hold: one that takes its place
     /// may hold what it does not seem to.
-    fn certain_others(&self, role: Role) -> Option<u64> {
+    pub(super) fn certain_others(&self, role: Role) -> Option<u64> {
         let returns = self.seats.returns();
         let is_certain = |other| self.target(other).is_ok() && !self.is_arriving(other);
         self.others(role).all(is_certain).then_some(returns)
@@ -395,7 +328,7 @@ impl Volume {
     }
 
     /// Records, after a flush of its own, that a target lacks nothing.
-    fn complete(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
+    pub(super) fn complete(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
         self.flush_target(role, target)?;
         target
             .mark(self.epoch, Mark::Complete)
@@ -407,7 +340,7 @@ impl Volume {
 
     /// Lets a new target know of a block that is lost: without it, two targets that hold nothing would say that the block was
     /// never written.
-    fn mark_lost(
+    pub(super) fn mark_lost(
         &self,
         block: u64,
         state: BlockState,
@@ -432,34 +365,6 @@ impl Volume {
             stored: 0,
             data: bytes::Bytes::new(),
         };
-        self.put(block, state, (role, target), &half)
-    }
-
-    pub(super) fn rebuild_block(
-        &self,
-        block: u64,
-        state: BlockState,
-        role: Role,
-        target: &Arc<dyn Target>,
-    ) -> Result<()> {
-        if state.hole {
-            // There is nothing to read.
-            let half = Half {
-                generation: state.generation,
-                kind: Kind::Hole,
-                stored: 0,
-                data: bytes::Bytes::new(),
-            };
-            return self.put(block, state, (role, target), &half);
-        }
-        let mut halves = Halves::new(self.layout);
-        for other in self.others(role) {
-            self.get(block, state, other, &mut halves);
-        }
-        self.add_kept(block, state, &mut halves);
-        let half = halves
-            .restored(role)
-            .map_err(|error| halves.lost(block, error))?;
         self.put(block, state, (role, target), &half)
     }
 

@@ -195,6 +195,8 @@ pub struct Link {
     /// Time since when an incomplete frame has been buffered.
     partial: Option<Instant>,
     frame_max: usize,
+    /// Bytes of the last frame, if it was a long one: the next one may be as long.
+    long: usize,
 }
 
 impl Link {
@@ -268,6 +270,7 @@ impl Link {
             closing: false,
             partial: None,
             frame_max: FRAME_MAX,
+            long: 0,
         })
     }
 
@@ -572,6 +575,10 @@ impl Link {
         };
         let part = HEADER + 1..HEADER + 1 + body.len();
         let body = self.input.take(HEADER + length, part);
+        self.long = match HEADER + length {
+            long @ CHUNK.. => long,
+            _ => 0,
+        };
         self.partial = (!self.input.is_empty()).then(Instant::now);
         self.account()?;
         Ok(Some((class, body)))
@@ -666,7 +673,11 @@ impl Link {
         let mut count = 0;
         while count < VISIT_MAX && self.input.len() < HEADER + self.frame_max {
             // The rest of a long frame comes where it stays.
-            let rest = self.rest_of_frame().min(VISIT_MAX);
+            let rest = match self.input.is_empty() {
+                true => self.long,
+                false => self.rest_of_frame(),
+            };
+            let rest = rest.min(VISIT_MAX);
             if rest == 0 && self.input.len() > CHUNK {
                 // What is read behind a long frame would be copied when that is taken.
                 break;

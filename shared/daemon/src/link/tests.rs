@@ -107,6 +107,34 @@ fn what_is_behind_a_long_frame_is_read_later() {
     }
 }
 
+/// Each length is a guess for the next frame, which may be shorter, longer, or not there.
+#[test]
+fn frames_behind_a_long_one_may_have_any_length() {
+    let (mut left, mut right) = pair();
+    right.set_frame_max(FRAME_MAX);
+    let lengths = [
+        100_000, 100_000, 7, 200_000, 90_000, 60_000, 0, 300_000, 300_000,
+    ];
+    for length in lengths {
+        let bodies = [1, 2, 3].map(|nth| vec![nth; length / usize::from(nth)]);
+        // Alone, and then all at once.
+        for bodies in [&bodies[..1], &bodies] {
+            for body in bodies {
+                left.send(body).expect("sent");
+            }
+            for body in bodies {
+                let taken = loop {
+                    left.flush().expect("sent");
+                    if let Some(taken) = right.take().expect("open") {
+                        break taken;
+                    }
+                };
+                assert!(taken == *body, "{} bytes", taken.len());
+            }
+        }
+    }
+}
+
 #[test]
 fn owners_of_the_secret_talk_under_seals() {
     let (one, other) = (secret("0123456789abcdef"), secret("fedcba9876543210"));

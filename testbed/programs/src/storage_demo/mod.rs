@@ -2,8 +2,10 @@
 
 mod client;
 mod done;
+mod layout;
 mod memory;
 mod orchestrate;
+mod parts;
 mod pattern;
 mod plot;
 mod report;
@@ -11,5 +13,5 @@ mod torture;
 
 pub(crate) use client::Client;
 pub(crate) use memory::Pages;
-pub(crate) use orchestrate::Demo;
+pub(crate) use parts::Demo;
 pub(crate) use plot::Plot;

@@ -1,14 +1,13 @@
-//! Starts targets, services and clients; writes, verifies, loses a target, rebuilds; measures the schemes; writes the
-//! report.
+//! Starts targets, services and clients; writes, verifies, loses a target, rebuilds; measures the schemes.
 
 use super::client::{Batch, Span};
 use super::done::Done;
 use super::pattern::Kind;
 use super::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
 use crate::demo::Common;
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,11 +15,11 @@ use testbed::client::Client;
 use testbed::cluster::Cluster;
 use testbed::port;
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 /// Bytes of a request when data is written and verified.
-const REQUEST: usize = 1 << 20;
+pub(super) const REQUEST: usize = 1 << 20;
 /// Requests at once.
-const THREADS: usize = 4;
+pub(super) const THREADS: usize = 4;
 /// Untimed transfers of each scheme and size.
 const WARM_UP: u32 = 8;
 /// Transfers of a scheme before the next one has its turn: slow changes of the machine concern all of them. Each round of
@@ -33,87 +32,58 @@ const TARGET_TIMEOUT: &str = "60s";
 /// The three targets are on both nodes.
 const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
 
-#[derive(Debug, Args)]
-pub(crate) struct Demo {
-    #[command(flatten)]
-    common: Common,
-    /// Stock UCX's `libucp.so.0`.
-    #[arg(long, value_name = "FILE")]
-    libucp: String,
-    /// MiB of data that is written and verified.
-    #[arg(long)]
-    mib: u64,
-}
-
 /// The cluster, and directories for the targets.
-struct Options<'a> {
-    demo: &'a Demo,
-    cluster: Cluster,
+pub(super) struct Options<'a> {
+    pub(super) common: &'a Common,
+    /// Stock UCX's `libucp.so.0`.
+    pub(super) libucp: &'a str,
+    pub(super) cluster: Cluster,
     /// The program `xgvmi-blk`.
-    program: PathBuf,
+    pub(super) program: PathBuf,
     /// For the targets of the first part.
-    disk: &'a Path,
-    /// For the targets of the second part, in memory.
-    memory: PathBuf,
-    bytes: u64,
-}
-
-impl Demo {
-    pub(crate) fn run(&self) -> Result<()> {
-        let Common {
-            output, profile, ..
-        } = &self.common;
-        std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
-        // The data is not part of the result.
-        let disk = tempfile::tempdir_in(output).context("a directory of targets")?;
-        let cluster = self.common.cluster()?;
-        let memory = cluster.path().join("targets");
-        std::fs::create_dir_all(&memory).with_context(|| memory.display().to_string())?;
-        let options = Options {
-            demo: self,
-            cluster,
-            program: self.common.built("xgvmi-blk"),
-            disk: disk.path(),
-            memory,
-            bytes: self.mib * MIB,
-        };
-        let mut report = Report::new(profile);
-        data(&options, &mut report)?;
-        schemes(&options, &mut report)?;
-        report.write(output)?;
-        println!("{}", report.markdown()?);
-        if report.mismatches > 0 {
-            bail!("{} bytes are wrong", report.mismatches);
-        }
-        Ok(())
-    }
+    pub(super) disk: &'a Path,
+    /// For the targets of the other parts, in memory.
+    pub(super) memory: PathBuf,
+    pub(super) bytes: u64,
 }
 
 impl Options<'_> {
     /// Creates the targets of a volume.
     fn create(&self, directory: &Path, size: u64, block: &str) -> Result<Vec<PathBuf>> {
         let files: Vec<PathBuf> = ["a", "b", "c"].map(|name| directory.join(name)).into();
-        let mut command = Command::new(&self.program);
-        command.arg("create").args(&files);
-        command.args(["--size", &size.to_string(), "--block-size", block]);
-        let output = command.output()?;
-        ensure!(
-            output.status.success(),
-            "xgvmi-blk create: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let words = ["--size", &size.to_string(), "--block-size", block];
+        let files_and_words = files.iter().map(|file| file.as_os_str());
+        let files_and_words = files_and_words.chain(words.iter().map(OsStr::new));
+        self.ours("create", files_and_words)?;
         Ok(files)
     }
 
-    fn target(&self, index: usize, file: &Path, port: u16) -> Result<Client> {
-        let mut command = self.cluster.command(PLACES[index], &self.program);
+    /// Runs a command of the program that ends.
+    pub(super) fn ours(
+        &self,
+        name: &str,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<()> {
+        let output = Command::new(&self.program).arg(name).args(words).output()?;
+        ensure!(
+            output.status.success(),
+            "xgvmi-blk {name}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    pub(super) fn target(&self, index: usize, file: &Path, port: u16) -> Result<Client> {
+        let mut command = self
+            .cluster
+            .command(PLACES[index % PLACES.len()], &self.program);
         command.arg("target").arg(file);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         Client::saying(&mut command, " serves ")
     }
 
     /// A service on node0.dpu, and where its status is.
-    fn service(&self, targets: &[String], port: u16) -> Result<(Client, PathBuf)> {
+    pub(super) fn service(&self, targets: &[String], port: u16) -> Result<(Client, PathBuf)> {
         let status = self.memory.join(format!("status-{port}"));
         let mut command = self.cluster.command("node0.dpu", &self.program);
         command.arg("service").args(targets);
@@ -124,13 +94,13 @@ impl Options<'_> {
     }
 
     /// A client on node0.host.
-    fn client(&self, words: &[&str]) -> Result<Client> {
+    pub(super) fn client(&self, words: &[&str]) -> Result<Client> {
         let mut command = self.cluster.command("node0.host", std::env::current_exe()?);
         command.arg("storage-client").args(words);
         Client::saying(&mut command, "connected to ")
     }
 
-    fn status(&self, socket: &Path) -> Result<Value> {
+    pub(super) fn status(&self, socket: &Path) -> Result<Value> {
         let mut command = Command::new(&self.program);
         command.args(["status", "--json", "--socket"]).arg(socket);
         let output = command.output()?;
@@ -138,7 +108,12 @@ impl Options<'_> {
     }
 
     /// Waits for a state of the volume.
-    fn until(&self, socket: &Path, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub(super) fn until(
+        &self,
+        socket: &Path,
+        what: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
         let end = Instant::now() + LIMIT;
         loop {
             let status = self.status(socket)?;
@@ -152,7 +127,7 @@ impl Options<'_> {
 }
 
 /// Carries out a batch, of which no request fails.
-fn carry_out(client: &mut Client, batch: &Batch) -> Result<Done> {
+pub(super) fn carry_out(client: &mut Client, batch: &Batch) -> Result<Done> {
     client.send(batch)?;
     answer(client)
 }
@@ -164,7 +139,7 @@ fn answer(client: &mut Client) -> Result<Done> {
 }
 
 /// Writes and verifies, loses a target under writes, rebuilds it, and repeats the work on the host's cores.
-fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
+pub(super) fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
     let files = options.create(options.disk, options.bytes, "4096")?;
     let ports = [port::free()?, port::free()?, port::free()?];
     let names: Vec<String> = ports.map(|port| format!("tcp:127.0.0.1:{port}")).into();
@@ -246,8 +221,8 @@ fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Measures all schemes in turns, on targets in memory.
-fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
-    let largest = options.demo.common.sizes.iter().max().context("no sizes")?;
+pub(super) fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
+    let largest = options.common.sizes.iter().max().context("no sizes")?;
     let size = (8 * *largest as u64).max(16 * MIB);
     let files = options.create(&options.memory, size, "65536")?;
     let names: Vec<String> = files
@@ -259,7 +234,7 @@ fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
     let mut clients = Vec::new();
     for scheme in SCHEMES {
         let address = format!("127.0.0.1:{port}");
-        clients.push(options.client(&[scheme, &address, "--libucp", &options.demo.libucp])?);
+        clients.push(options.client(&[scheme, &address, "--libucp", options.libucp])?);
     }
     let mut seed = 0;
     let mut fresh = |size: usize, count: u32| {
@@ -271,7 +246,7 @@ fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
             kind: Kind::Plain,
         }
     };
-    for &size in &options.demo.common.sizes {
+    for &size in &options.common.sizes {
         let mut times = SCHEMES.map(|_| Times::default());
         let mut commands = Vec::new();
         for (scheme, client) in SCHEMES.iter().zip(&mut clients) {
@@ -284,7 +259,7 @@ fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
             let since = options.cluster.counters()?.since(&before)?;
             commands.push(since.per_iteration(2 * u64::from(WARM_UP)));
         }
-        for round in 0..options.demo.common.iterations.div_ceil(TURN) as usize {
+        for round in 0..options.common.iterations.div_ceil(TURN) as usize {
             for turn in 0..SCHEMES.len() {
                 let at = (round + turn) % SCHEMES.len();
                 let done = carry_out(&mut clients[at], &fresh(size, TURN))?;

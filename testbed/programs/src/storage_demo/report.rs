@@ -109,6 +109,19 @@ pub(crate) struct Crossover {
     announced: Option<usize>,
 }
 
+/// What a volume of another layout has survived.
+#[derive(Debug, Serialize)]
+pub(crate) struct LayoutRow {
+    pub(crate) layout: &'static str,
+    pub(crate) written: u64,
+    /// Targets, two at a time.
+    pub(crate) killed: usize,
+    pub(crate) replaced: usize,
+    /// Parts that the new targets were given.
+    pub(crate) rebuilt_halves: u64,
+    pub(crate) verified_bytes: u64,
+}
+
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     profile: String,
@@ -117,6 +130,7 @@ pub(crate) struct Report {
     /// Blocks that the killed target lacked.
     pub(crate) rebuilt: u64,
     pub(crate) bytes: Bytes,
+    pub(crate) layouts: Vec<LayoutRow>,
     pub(crate) host_cpu_s_per_gib: Processor,
     /// From this size on, and at each larger one, the scheme's median is below that of the copy.
     faster_than_copy_from: Crossover,
@@ -180,6 +194,13 @@ impl Report {
             self.rebuilt
         );
         // Writing to a String cannot fail.
+        for row in &self.layouts {
+            let _ = writeln!(
+                text,
+                "Layout {}: {} targets killed, {} replaced, {} bytes verified.\n",
+                row.layout, row.killed, row.replaced, row.verified_bytes
+            );
+        }
         let _ = writeln!(
             text,
             "Mixed data: {} bytes written, {} moved to targets, {} stored; the reference's format stores {}.\n\n\

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testbed::cluster::Cluster;
 use testbed::port;
@@ -25,6 +27,8 @@ const MIB: f64 = (1 << 20) as f64;
 const SENDS_MAX: f64 = 4.0;
 /// Time for which the socket of the host is measured.
 const SOCKET: Duration = Duration::from_secs(1);
+/// Bytes that it is given at once.
+const PIECE: usize = 256 << 10;
 
 /// Jobs: name, size of a request as the client and the report write it, and options of fio. What they read was written by those
 /// before. Without options the client is `storage_writes.py`.
@@ -48,6 +52,9 @@ const VERIFIED: [&[&str]; 2] = [
     &["--rw=write", "--bs=256k", "--iodepth=8"],
     &["--rw=randwrite", "--bs=4k", "--iodepth=32", "--size=32M"],
 ];
+
+/// A new target takes the place of the first one, and is completed.
+const REBUILD: &str = "rebuild";
 
 /// What fio writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,6 +241,40 @@ impl Disks {
         Ok(Some(commands as f64 / FUNCTIONS.len() as f64))
     }
 
+    /// Replaces the first target by an empty one. The bytes are those of the volume, as of its sequential writes.
+    fn rebuild(&mut self, place: &Place<'_>, peer: Peer) -> Result<Value> {
+        const NEW: &str = "new";
+        let shown = status(place, "status")?["volume"]["targets"][0]["role"].clone();
+        let role = shown.as_str().context("the role of a target")?;
+        place.ours(&["create", NEW, "--like", "status", "--role", role])?;
+        let listen = format!("127.0.0.1:{}", port::free()?);
+        let mut command = Command::new(place.world.bin.join("xgvmi-blk"));
+        command.args(["target", NEW, "--listen", &listen]);
+        command.args(["--status-socket", &status_of(NEW)]);
+        command.current_dir(&place.dir);
+        let running = Running::saying(&mut command, START, " at tcp:")?;
+        self.0.behind.push(running);
+        let before = self.counts(place, peer)?;
+        let begun = Instant::now();
+        let target = format!("tcp:{listen}");
+        place.ours(&["ctl", "--socket", "status", "replace", &target, "--wait"])?;
+        let seconds = begun.elapsed().as_secs_f64();
+        // All targets are complete.
+        let after = self.counts(place, peer)?;
+        let calls = status(place, &status_of(NEW))?["calls"].as_u64();
+        let (size, mib) = (256 << 10, SIZE_MIB as f64);
+        let cpu_s = (after.processor - before.processor).as_secs_f64();
+        Ok(json!({
+            "peer": peer.name(), "pattern": REBUILD, "block": size,
+            "mib_per_s": mib / seconds,
+            "cpu_s_per_gib": cpu_s * 1024.0 / mib,
+            "sends_per_group": calls.context("calls")? as f64 / (mib * 4.0),
+            "reads_per_group": None::<f64>,
+            "flushes": 0,
+            "disk_mib_per_cpu_s": (after.moved - before.moved) as f64 / MIB / cpu_s,
+        }))
+    }
+
     fn counts(&self, place: &Place<'_>, peer: Peer) -> Result<Counts> {
         let mut counts = Counts {
             processor: self.0.processor()?,
@@ -299,33 +340,40 @@ pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)>
     let mut commands = None;
     for peer in Peer::ALL {
         let place = Place::on_host(world, "disks")?;
-        let disks = Disks::start(&place, peer)?;
-        let uri = disks.0.server.uri.as_str();
+        let mut disks = Disks::start(&place, peer)?;
         commands = commands.or(disks.commands()?);
         // Reads find data everywhere, and files have their size.
         job(
             &place,
-            uri,
+            &disks.0.server.uri,
             &["--rw=write", "--bs=1M", "--iodepth=4", "--end_fsync=1"],
         )?;
         for pattern in PATTERNS {
             let row = row(&place, &disks, peer, pattern, seconds);
             rows.push(row.with_context(|| format!("{}: {}", peer.name(), pattern.0))?);
         }
+        if matches!(peer, Peer::Tcp | Peer::Parts) {
+            rows.push(disks.rebuild(&place, peer).context(peer.name())?);
+        }
         for options in VERIFIED {
             let more = ["--verify=crc32c", "--verify_fatal=1"];
-            let job = job(&place, uri, &[options, &more].concat())?;
+            let job = job(&place, &disks.0.server.uri, &[options, &more].concat())?;
             let read = job["read"]["io_bytes"].as_u64().context("verified bytes")?;
             ensure!(read > 0, "nothing is verified: {job}");
             verified += read;
         }
     }
-    let socket = socket()?;
-    let read = |row: &&Value| row["peer"] == Peer::Tcp.name() && row["pattern"] == PATTERNS[1].0;
-    let read = rows.iter().find(read).context("the reads")?["mib_per_s"].clone();
+    let (socket, relay) = (carries(false)?, carries(true)?);
+    let rate = |pattern: &str| {
+        let is_it = |row: &&Value| row["peer"] == Peer::Tcp.name() && row["pattern"] == pattern;
+        rows.iter().find(is_it)?["mib_per_s"].as_f64()
+    };
+    let write = rate(PATTERNS[0].0).context("the writes")?;
+    let read = rate(PATTERNS[1].0).context("the reads")?;
     let total = json!([{
-        "verified_bytes": verified, "socket_mib_per_s": socket,
-        "read_of_socket": read.as_f64().unwrap_or_default() / socket,
+        "verified_bytes": verified, "socket_mib_per_s": socket, "relay_mib_per_s": relay,
+        "read_of_socket": read / socket, "read_of_relay": read / relay,
+        "rebuild_of_write": rate(REBUILD).context("the rebuild")? / write,
         "rdma_commands_per_target": commands,
     }]);
     Ok((rows.into(), total))
@@ -415,33 +463,58 @@ fn row(
     }))
 }
 
-/// MiB per second that a TCP connection of this host carries, in pieces of 256 KiB.
-fn socket() -> Result<f64> {
+/// MiB per second that a TCP connection of this host carries, in pieces of 256 KiB. With `relayed` a thread between passes them
+/// on by a second socket, as an export does to its client: no read of remote targets can be faster.
+fn carries(relayed: bool) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
     let (mut server, _) = listener.accept()?;
     let sends = std::thread::spawn(move || -> std::io::Result<()> {
-        let piece = vec![7; 256 << 10];
+        let piece = vec![7; PIECE];
         let begun = Instant::now();
         while begun.elapsed() < SOCKET {
             server.write_all(&piece)?;
         }
         Ok(())
     });
-    let (begun, mut bytes) = (Instant::now(), 0);
-    let mut piece = vec![0; 256 << 10];
+    let begun = Instant::now();
+    let bytes = match relayed {
+        false => drain(&mut client)?,
+        true => {
+            let (mut near, mut far) = UnixStream::pair()?;
+            let relays = std::thread::spawn(move || -> std::io::Result<()> {
+                let mut piece = vec![0; PIECE];
+                loop {
+                    match client.read(&mut piece)? {
+                        0 => return Ok(()),
+                        count => near.write_all(&piece[..count])?,
+                    }
+                }
+            });
+            let bytes = drain(&mut far)?;
+            ended(relays)?;
+            bytes
+        }
+    };
+    let taken = begun.elapsed().as_secs_f64();
+    ended(sends)?;
+    Ok(bytes as f64 / MIB / taken)
+}
+
+/// Reads all, and returns how much it was.
+fn drain(stream: &mut impl std::io::Read) -> std::io::Result<usize> {
+    let (mut piece, mut bytes) = (vec![0; PIECE], 0);
     loop {
-        match client.read(&mut piece)? {
-            0 => break,
+        match stream.read(&mut piece)? {
+            0 => return Ok(bytes),
             count => bytes += count,
         }
     }
-    let taken = begun.elapsed().as_secs_f64();
-    let sent = sends
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    sent?;
-    Ok(bytes as f64 / MIB / taken)
+}
+
+fn ended(thread: JoinHandle<std::io::Result<()>>) -> std::io::Result<()> {
+    let done = thread.join();
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 #[cfg(test)]
@@ -450,6 +523,7 @@ mod tests {
 
     #[test]
     fn a_socket_carries_something() {
-        assert!(socket().unwrap() > 1.0);
+        assert!(carries(false).unwrap() > 1.0);
+        assert!(carries(true).unwrap() > 1.0);
     }
 }

@@ -11,6 +11,7 @@ Usage: cargo xtask demo storage [OPTIONS]
 
 A volume on three targets on two emulated nodes, served by xgvmi-blk on node0.dpu to node0.host. The host writes mixed data
 and verifies every byte, loses a target under writes, and has it rebuilt. Then the same work runs on the host's cores alone.
+A volume of layout 4+2 loses two targets, gets two new ones, and loses two others.
 Then single transfers on fresh memory, by the way in which the DPU reaches it:
   copy       through memory that is registered once, as the reference application does
   ksm        a key per transfer, and an alias of it
