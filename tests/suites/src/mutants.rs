@@ -149,17 +149,18 @@ const EARLY_STAGED: &str = "let (id, batch) = (unread.id, unread.batch);
         let early = receive_at(&self.entered, batch.call, batch.local);
         let early = matches!(early, Ok(Receive::Staged(_)));";
 const FLIGHT: (&str, &str) = (
-    "part: batch.part + count - 1,",
-    "part: if early { u32::MAX } else { batch.part + count - 1 },",
+    "batch: id,\n                part: batch.part,",
+    "batch: if early { u32::MAX } else { id },\n                part: batch.part,",
 );
 const STARTED: (&str, &str) = (
     "if done > 0 {\n            self.delivered(id, done);",
     "if early || done > 0 {\n            self.delivered(id, if early { count } else { done });",
 );
 const REAPED: (&str, &str) = (
-    "} else if flight.batch == batch {\n                count += 1;",
-    "} else if flight.part == u32::MAX {
-            } else if flight.batch == batch {\n                count += 1;",
+    "if Flight::lane(tag) == lane {\n                count += 1;",
+    "if Flight::of(tag).batch == u32::MAX {\n                continue;
+            }
+            if Flight::lane(tag) == lane {\n                count += 1;",
 );
 
 /// The copy of the sources and its build.

@@ -241,10 +241,23 @@ impl Volume {
             let Some(target) = &targets[role.index()] else {
                 continue;
             };
-            let ended = target.finish_all(begun.steps);
-            for (at, ended) in begun.places.into_iter().zip(ended) {
+            let mut take = |at: usize, ended| {
                 done[at][role.index()] = self.judged(target, ended).map(drop);
+            };
+            let mut steps = begun.steps;
+            if let ([at], 1) = (&begun.places[..], steps.len()) {
+                steps
+                    .pop()
+                    .into_iter()
+                    .for_each(|step| take(*at, target.finish(step)));
+                continue;
             }
+            let ended = target.finish_all(steps.into_vec());
+            begun
+                .places
+                .into_iter()
+                .zip(ended)
+                .for_each(|(at, ended)| take(at, ended));
         }
         done
     }

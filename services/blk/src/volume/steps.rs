@@ -2,13 +2,14 @@
 
 use crate::geometry::{Layout, PerTarget, Role};
 use crate::store::{Begun, Step, Target};
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// Steps that have begun at a target, and the places of their blocks.
+/// Steps that have begun at a target, and the places of their blocks. That of one block needs no memory.
 #[derive(Default)]
 pub(super) struct OfRole {
-    pub(super) places: Vec<usize>,
-    pub(super) steps: Vec<Begun>,
+    pub(super) places: SmallVec<[usize; 1]>,
+    pub(super) steps: SmallVec<[Begun; 1]>,
 }
 
 /// Begins a step for each block at each target, first at those elsewhere: they work while those of this process do. `step`
@@ -26,12 +27,12 @@ pub(super) fn begin_each<'a, T>(
     };
     let mut roles: PerTarget<Role> = layout.roles().collect();
     roles.sort_by_key(|role| !is_elsewhere(role));
-    let mut steps = Vec::with_capacity(blocks.len());
+    let mut steps: SmallVec<[Step<'_>; 1]> = SmallVec::with_capacity(blocks.len());
     for role in roles {
         let Some(target) = &targets[role.index()] else {
             continue;
         };
-        let mut places = Vec::with_capacity(blocks.len());
+        let mut places = SmallVec::with_capacity(blocks.len());
         steps.clear();
         for (at, block) in blocks.iter().enumerate() {
             if let Some(step) = step(at, block, role) {
@@ -40,8 +41,8 @@ pub(super) fn begin_each<'a, T>(
             }
         }
         let steps = match &steps[..] {
-            [step] => vec![target.begin(*step)],
-            steps => target.begin_all(steps),
+            [step] => smallvec![target.begin(*step)],
+            steps => target.begin_all(steps).into(),
         };
         begun[role.index()] = OfRole { places, steps };
     }
