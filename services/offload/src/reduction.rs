@@ -20,6 +20,10 @@ pub enum Element {
     F16 = 10,
     /// The upper half of an `F32`.
     BF16 = 11,
+    /// A complex number: two `F32`, its real and its imaginary part.
+    C32 = 12,
+    /// Two `F64`.
+    C64 = 13,
 }
 
 /// An associative operation on two elements.
@@ -52,7 +56,7 @@ pub struct Reduction {
 }
 
 impl Element {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 14] = [
         Self::I8,
         Self::I16,
         Self::I32,
@@ -65,6 +69,8 @@ impl Element {
         Self::F64,
         Self::F16,
         Self::BF16,
+        Self::C32,
+        Self::C64,
     ];
 
     /// Size in bytes.
@@ -74,12 +80,17 @@ impl Element {
             Self::I8 | Self::U8 => 1,
             Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 => 8,
+            Self::I64 | Self::U64 | Self::F64 | Self::C32 => 8,
+            Self::C64 => 16,
         }
     }
 
     const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
+    }
+
+    const fn is_complex(self) -> bool {
+        matches!(self, Self::C32 | Self::C64)
     }
 }
 
@@ -100,13 +111,15 @@ impl Operation {
 }
 
 impl Reduction {
-    /// `None` for logical and bitwise operations on floating-point numbers, and for averages of integers.
+    /// `None` for logical and bitwise operations on floating-point numbers, for averages of integers, and for all but sums,
+    /// products and averages of complex numbers.
     #[must_use]
     pub const fn new(element: Element, operation: Operation) -> Option<Self> {
         let is_defined = match operation {
-            Operation::Sum | Operation::Product | Operation::Max | Operation::Min => true,
-            Operation::Average => element.is_float(),
-            _ => !element.is_float(),
+            Operation::Sum | Operation::Product => true,
+            Operation::Max | Operation::Min => !element.is_complex(),
+            Operation::Average => element.is_float() || element.is_complex(),
+            _ => !element.is_float() && !element.is_complex(),
         };
         if is_defined {
             Some(Self { element, operation })
@@ -166,6 +179,15 @@ impl Reduction {
                 }
             };
         }
+        macro_rules! complex {
+            ($type:ty) => {
+                match self.operation {
+                    Operation::Product => each(into, from, <[$type; 2]>::times),
+                    // Part by part.
+                    _ => floats!($type),
+                }
+            };
+        }
         match self.element {
             Element::I8 => integers!(i8),
             Element::I16 => integers!(i16),
@@ -179,6 +201,8 @@ impl Reduction {
             Element::F64 => floats!(f64),
             Element::F16 => self.fold_halves(into, from, f16_to_f32, f16_from_f32),
             Element::BF16 => self.fold_halves(into, from, bf16_to_f32, bf16_from_f32),
+            Element::C32 => complex!(f32),
+            Element::C64 => complex!(f64),
         }
     }
 
@@ -213,8 +237,8 @@ impl Reduction {
         )]
         let single = |sum: f32| (f64::from(sum) / by) as f32;
         match self.element {
-            Element::F32 => all(result, single),
-            Element::F64 => all(result, |sum: f64| sum / by),
+            Element::F32 | Element::C32 => all(result, single),
+            Element::F64 | Element::C64 => all(result, |sum: f64| sum / by),
             Element::F16 => all(result, |sum| f16_from_f32(single(f16_to_f32(sum)))),
             Element::BF16 => all(result, |sum| bf16_from_f32(single(bf16_to_f32(sum)))),
             _ => unreachable!("new() refuses them"),
@@ -274,6 +298,44 @@ fn f16_from_f32(number: f32) -> u16 {
     sign | u16::from_le_bytes([low, high])
 }
 
+/// A complex number: its real and its imaginary part.
+trait Complex {
+    /// The product. One of an infinite factor is infinite, as C requires (Annex G.5.1), unless the other one is 0 or no number.
+    fn times(self, other: Self) -> Self;
+}
+
+macro_rules! complex {
+    ($($type:ty),*) => {
+        $(impl Complex for [$type; 2] {
+            #[inline]
+            fn times(self, other: Self) -> Self {
+                let product = |[a, b]: Self, [c, d]: Self| [a * c - b * d, a * d + b * c];
+                let plain = product(self, other);
+                if !(plain[0].is_nan() && plain[1].is_nan()) {
+                    return plain;
+                }
+                let (left, right) = (self, other);
+                let is_infinite = |of: Self| of.into_iter().any(<$type>::is_infinite);
+                // An infinite number becomes one of the directions of its parts, and no number becomes 0 beside it.
+                let direction = |part: $type| <$type>::from(part.is_infinite()).copysign(part);
+                let number = |part: $type| if part.is_nan() { (0.0 as $type).copysign(part) } else { part };
+                let terms = [left[0] * right[0], left[1] * right[1], left[0] * right[1], left[1] * right[0]];
+                let (left, right) = match (is_infinite(left), is_infinite(right)) {
+                    (true, true) => (left.map(direction), right.map(direction)),
+                    (true, false) => (left.map(direction), right.map(number)),
+                    (false, true) => (left.map(number), right.map(direction)),
+                    // The parts are too large.
+                    (false, false) if terms.into_iter().any(<$type>::is_infinite) => (left.map(number), right.map(number)),
+                    _ => return plain,
+                };
+                product(left, right).map(|part| <$type>::INFINITY * part)
+            }
+        })*
+    };
+}
+
+complex!(f32, f64);
+
 /// A number as bytes.
 trait Bytes<const N: usize> {
     fn from_bytes(bytes: [u8; N]) -> Self;
@@ -295,6 +357,27 @@ macro_rules! bytes {
 }
 
 bytes!(i8, i16, i32, i64, u8, u16, u32, u64, f32, f64);
+
+macro_rules! pairs {
+    ($($type:ty),*) => {
+        $(impl Bytes<{ 2 * size_of::<$type>() }> for [$type; 2] {
+            fn from_bytes(bytes: [u8; 2 * size_of::<$type>()]) -> Self {
+                let parts = bytes.as_chunks::<{ size_of::<$type>() }>().0;
+                [0, 1].map(|at| <$type>::from_ne_bytes(parts[at]))
+            }
+
+            fn to_bytes(self) -> [u8; 2 * size_of::<$type>()] {
+                let mut bytes = [0; 2 * size_of::<$type>()];
+                for (to, part) in bytes.as_chunks_mut::<{ size_of::<$type>() }>().0.iter_mut().zip(self) {
+                    *to = part.to_ne_bytes();
+                }
+                bytes
+            }
+        })*
+    };
+}
+
+pairs!(f32, f64);
 
 fn all<T: Bytes<N>, const N: usize>(of: &mut [u8], change: impl Fn(T) -> T) {
     for element in of.as_chunks_mut::<N>().0 {
@@ -358,6 +441,24 @@ mod tests {
     }
 
     #[test]
+    fn each_operation_on_complex_numbers() {
+        use Element::{C32, C64};
+        use Operation::{Product, Sum};
+        check(C32, Sum, [[1.0_f32, 2.0], [0.5, -3.0], [1.5, -1.0]]);
+        check(C64, Sum, [[1.0_f64, 2.0], [0.5, -3.0], [1.5, -1.0]]);
+        check(C32, Product, [[1.0_f32, 2.0], [3.0, 4.0], [-5.0, 10.0]]);
+        check(C64, Product, [[0.0_f64, 1.0], [0.0, 1.0], [-1.0, 0.0]]);
+        const MORE: f64 = f64::INFINITY;
+        check(C64, Product, [[MORE, f64::NAN], [1.0, 1.0], [MORE, MORE]]);
+        check(C64, Product, [[2.0, 1.0], [f64::NAN, -MORE], [MORE, -MORE]]);
+        check(C64, Product, [[MORE, MORE], [MORE, 0.0], [MORE, MORE]]);
+        let [real, imaginary] = [f64::MAX, f64::NAN].times([2.0, 2.0]);
+        assert!(real.is_infinite() && imaginary.is_infinite());
+        let none = [f64::NAN, 1.0].times([1.0, f64::NAN]);
+        assert!(none.into_iter().all(f64::is_nan));
+    }
+
+    #[test]
     fn codes_name_their_reductions() {
         for element in Element::ALL {
             for operation in Operation::ALL {
@@ -365,14 +466,15 @@ mod tests {
                 let codes = (element as u32, operation as u32);
                 assert_eq!(Reduction::from_codes(codes.0, codes.1), made);
                 use Operation::{Average, Max, Min, Product, Sum};
-                let refused = match element.is_float() {
-                    true => ![Sum, Product, Max, Min, Average].contains(&operation),
-                    false => operation == Average,
+                let refused = match (element.is_float(), element.is_complex()) {
+                    (true, _) => ![Sum, Product, Max, Min, Average].contains(&operation),
+                    (_, true) => ![Sum, Product, Average].contains(&operation),
+                    _ => operation == Average,
                 };
                 assert_eq!(made.map(Reduction::codes), (!refused).then_some(codes));
             }
         }
-        assert_eq!(Reduction::from_codes(12, 0), None);
+        assert_eq!(Reduction::from_codes(14, 0), None);
         assert_eq!(Reduction::from_codes(0, 11), None);
     }
 
@@ -390,6 +492,12 @@ mod tests {
         }
         average(Element::F32, [1.0_f32, 2.0, 6.0], 3.0);
         average(Element::F64, [1.0_f64, 2.0, 7.0], 10.0 / 3.0);
+        let both = |[real, imaginary]: [f32; 2]| [real, imaginary];
+        average(
+            Element::C32,
+            [[1.0, 3.0], [2.0, 3.0], [6.0, 0.0]].map(both),
+            [3.0, 2.0],
+        );
         let half = f16_from_f32;
         average(Element::F16, [half(1.0), half(2.0), half(6.0)], half(3.0));
         let brain = bf16_from_f32;

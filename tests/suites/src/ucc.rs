@@ -75,6 +75,7 @@ const LISTED: &str =
     "-c reduce_scatterv -d int16,float32 -o sum -t world,reverse,half -m 8:262144:32 -I 0 -O 0";
 const AVERAGES: &str =
     "-c allreduce,reduce -d float32,float64 -o avg -t world,half -m 8:65536:32 -I 2 -O 0";
+const COMPLEX: &str = "-c allreduce,reduce,reduce_scatter -d float32_complex,float64_complex -o sum,prod -t world,half -m 16:65536:32 -I 2 -O 0";
 /// Vectors of several windows.
 const LARGE: &str =
     "-c allreduce -d int32,float64 -o sum -t world,odd_even -m 1048576:4194304:4 -I 2 -O 0";
@@ -178,6 +179,9 @@ const TESTS: &[(&str, Test)] = &[
     ),
     ("ucc_test_mpi reduce xgvmi, averages", |site| {
         site.test_mpi("xgvmi", AVERAGES)
+    }),
+    ("ucc_test_mpi reduce stock, complex numbers", |site| {
+        site.test_mpi("stock", COMPLEX)
     }),
     ("ucc_test_mpi with threads", |site| {
         site.test_mpi("xgvmi", &format!("{SOME} -T"))

@@ -173,6 +173,8 @@ fn reduction(
         (11, Element::F32),
         (12, Element::F64),
         (13, Element::BF16),
+        (15, Element::C32),
+        (16, Element::C64),
     ]
     .into_iter()
     .find(|(number, _)| predefined(*number) == datatype);

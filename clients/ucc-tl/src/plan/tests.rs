@@ -301,7 +301,7 @@ fn allreduce_of_known_datatypes_and_operations() {
     let has = "a reduction that its datatype does not have";
     args.op = b::UCC_OP_AVG;
     assert_eq!(made(&args), Err(has));
-    for number in [10, 11, 12, 13] {
+    for number in [10, 11, 12, 13, 15, 16] {
         args.dst.info.datatype = number << 3;
         assert!(made(&args).is_ok(), "an average of datatype {number}");
     }
@@ -310,8 +310,13 @@ fn allreduce_of_known_datatypes_and_operations() {
     assert_eq!(made(&args), Err(computes));
     args.op = b::UCC_OP_BOR;
     assert_eq!(made(&args), Err(has));
-    // Complex numbers, and 128 bits.
-    for number in [4, 9, 14, 15, 16, 17] {
+    args.op = b::UCC_OP_MAX;
+    for number in [15, 16] {
+        args.dst.info.datatype = number << 3;
+        assert_eq!(made(&args), Err(has), "complex numbers have no order");
+    }
+    // 128 bits.
+    for number in [4, 9, 14, 17] {
         args.dst.info.datatype = number << 3;
         assert!(made(&args).is_err_and(|why| why.contains("datatype")));
     }

@@ -413,11 +413,11 @@ mod tests {
         for (bytes, expect) in [
             (
                 newer,
-                "rank 1 has version 14 of the offload's protocol, and this rank 13",
+                "rank 1 has version 15 of the offload's protocol, and this rank 14",
             ),
             (
                 older,
-                "rank 1 has a version of the offload's protocol before 13",
+                "rank 1 has a version of the offload's protocol before 14",
             ),
             (
                 b"GET / HTTP/1.1".to_vec(),
