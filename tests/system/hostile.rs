@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u32 = 13;
+pub(crate) const VERSION: u32 = 14;
 
 /// Class of a program's frame, and of the frames of the handshake.
 const DATA: u8 = 0;
@@ -376,7 +376,7 @@ fn second_frames(ucx: &str) -> Vec<Way> {
         after(
             "another_version_after_the_hello",
             header(VERSION + 1, 1),
-            "protocol version is 14,",
+            "protocol version is 15,",
         ),
         after(
             "another_protocol_after_the_hello",
