@@ -89,7 +89,7 @@ impl Context {
     ) -> Result<Self> {
         let config = Config::read(ucp)?;
         for (hint, value) in hints {
-            // The wheel of UCX 1.23.0 has no DC. UCX 1.21 and earlier report no unknown names at all.
+            // The wheel of UCX 1.23.0 has no DC.
             let _ = config.modify(hint, value);
         }
         for (setting, value) in BY_DEVICE_ALONE.iter().chain(settings) {
