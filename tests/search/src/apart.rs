@@ -72,6 +72,7 @@ impl World {
             0 => left,
             whole => whole,
         };
+        self.other_kin = 0;
         self.parted = true;
         self.size = self.setting.blocks.into();
         self.model.parted();
@@ -121,7 +122,7 @@ impl World {
     pub(crate) fn follow(&mut self) {
         let kin = self.trusted & !self.apart;
         if kin != 0 {
-            self.kin = kin;
+            (self.kin, self.other_kin) = (kin, 0);
         }
     }
 

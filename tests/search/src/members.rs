@@ -73,6 +73,8 @@ impl World {
         if new.has_replaced() {
             self.links[at] = Some(new.boots());
             self.others[at] = Some(std::mem::replace(&mut self.nodes[at], new));
+            self.other_kin |= self.kin & bit;
+            self.kin &= !bit;
             self.ended(part);
             self.model.replaced(bit);
             return Ok(());
@@ -104,6 +106,9 @@ impl World {
             other.stop();
             self.nodes[at].stop();
             self.stale ^= 1 << target;
+            let differs = (self.kin ^ self.other_kin) & 1 << target;
+            self.kin ^= differs;
+            self.other_kin ^= differs;
         }
     }
 

@@ -250,6 +250,12 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 01; full 0; write 0; full 1; all; space 0; space 1; keep; all; read",
     ),
     of(
+        "mirror-2",
+        "the model: the copy that was replaced, named again without its successor, counts as one that is left",
+        "damage 0 5 cut; open 01; snap; replace 1; full 1; write 0; kill; alone 1; zero 2; unsnap 0; kill-at 6; snap; \
+         damage 0 3 zero; swap 1; open 01; read",
+    ),
+    of(
         "2+2",
         "a write to full targets fails as one that lacks targets, as one was full before",
         "open 123; full 3; attach 0; full 2; write 0; write 0; full 0; all",
@@ -328,7 +334,7 @@ impl Regression {
     ///
     /// # Errors
     /// Its layout does not exist.
-    pub fn settings(&self) -> anyhow::Result<[Setting; 6]> {
+    pub fn settings(&self) -> anyhow::Result<[Setting; 7]> {
         let layout = self.layout.parse().map_err(anyhow::Error::msg)?;
         let with = |blocks, elsewhere, settles| Setting {
             blocks,
@@ -341,6 +347,7 @@ impl Regression {
         };
         Ok([
             with(1, false, false),
+            with(1, false, true),
             with(1, true, true),
             with(3, false, false),
             with(3, true, false),

@@ -133,6 +133,8 @@ pub struct World {
     pub(crate) apart: u16,
     /// Those that are left, as far as they know what counts.
     pub(crate) kin: u16,
+    /// Those of `others` that are left.
+    pub(crate) other_kin: u16,
     /// There was such an opening: those that are left need not know of replacements.
     pub(crate) parted: bool,
     /// Boots of the targets in use when they were connected.
@@ -205,6 +207,7 @@ impl World {
             doubted: 0,
             apart: 0,
             kin: counts.all(),
+            other_kin: 0,
             parted: false,
             links: vec![None; targets],
             trusted: counts.all(),
@@ -256,7 +259,7 @@ impl World {
             .hash(&mut hasher);
         self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
         (self.spent, self.stale, self.doubted).hash(&mut hasher);
-        (self.apart, self.kin, self.parted).hash(&mut hasher);
+        (self.apart, self.kin, self.other_kin, self.parted).hash(&mut hasher);
         for node in self.nodes.iter().chain(self.others.iter().flatten()) {
             node.disk.content().hash(&mut hasher);
             let store = node.store().map(|store| store.searched());
