@@ -174,7 +174,10 @@ impl Found {
 
     /// Leaves out targets in whose place others are.
     fn leave_out_replaced(&mut self) -> Result<Members> {
-        let members = newest(self.present().map(|(_, target)| target.identity()));
+        let members = newest(
+            self.layout,
+            self.present().map(|(_, target)| target.identity()),
+        );
         for role in self.layout.roles() {
             let target = self.seats[role.index()].clone();
             if let Some(Err(error)) = target.map(|target| check_member(&members, target.as_ref())) {

@@ -7,19 +7,21 @@
 use super::state::{Volume, add};
 use super::trustees::is_used;
 use crate::error::{BlkError, Result};
-use crate::geometry::Role;
-use crate::store::{Identity, Mark, Members, Standing, Target, Trusted};
+use crate::geometry::{Layout, Role};
+use crate::store::{Identity, Mark, Members, Standing, Target};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// The targets that have replaced others, as those tell that know it best.
-pub(super) fn newest(identities: impl Iterator<Item = Identity>) -> Members {
+/// The targets that have replaced others, as those tell that know it best: those that a later owner told.
+///
+/// Each owner tells it before it records who is trusted, and before a target takes over its decisions, also one that is not
+/// trusted. The epoch alone does not say so: an opening that was cut off has given it to some before it told them.
+pub(super) fn newest(layout: Layout, identities: impl Iterator<Item = Identity>) -> Members {
     let newest = identities.max_by_key(|identity| {
-        let Trusted {
-            epoch, revision, ..
-        } = identity.trusted;
-        // An opening that was cut off has given its epoch to some before it told them.
-        let own = if epoch == 0 { identity.epoch } else { 0 };
-        ((epoch, revision), (own, identity.members.revision))
+        let told = match is_used(layout) {
+            true => identity.trusted.epoch.max(identity.agreed),
+            false => identity.epoch,
+        };
+        (told, identity.members.revision)
     });
     newest.map_or_else(Members::default, |identity| identity.members)
 }
