@@ -43,8 +43,13 @@ impl World {
         if parts {
             self.close();
             let found = self.connect_all(mask);
+            let before = (self.apart, self.kin, self.other_kin);
             self.part_with(self.connected());
             result = Volume::open_without_absent(found, None);
+            if matches!(result, Err(BlkError::Disagree { .. })) {
+                // Refused before anything changed: the same ones are left.
+                (self.apart, self.kin, self.other_kin) = before;
+            }
         }
         let part = self.ended(Part {
             used: mask & !self.stale,
@@ -94,6 +99,9 @@ impl World {
                 self.trusted = trusted_by(&volume);
                 self.follow();
                 self.model.trusts(self.trusted);
+                if !self.decide(self.part(&volume)) {
+                    self.model.undecidable();
+                }
                 self.volume = Some(volume);
                 if size < self.size {
                     return violation("smaller", format!("{size} of {} blocks", self.size));

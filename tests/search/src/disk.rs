@@ -178,20 +178,19 @@ impl Content {
     /// Damages a sector behind the superblocks, chosen by a number. False if there is none.
     pub(crate) fn damage(&mut self, nth: u8, damage: Damage) -> bool {
         self.sync();
-        self.seen = self.durable.clone();
-        let start = self
-            .seen
-            .partition_point(|(number, _)| number * SECTOR < SUPERBLOCKS);
-        let count = self.seen.len() - start;
+        // What no sync has covered is gone, but only if there is something to damage.
+        let mut left = self.durable.clone();
+        let start = left.partition_point(|(number, _)| number * SECTOR < SUPERBLOCKS);
+        let count = left.len() - start;
         if count == 0 {
             return false;
         }
         let at = start + usize::from(nth) % count;
         match damage {
-            Damage::Zero => drop(self.seen.remove(at)),
-            Damage::Cut => self.seen.truncate(at),
+            Damage::Zero => drop(left.remove(at)),
+            Damage::Cut => left.truncate(at),
             Damage::Byte(choice) => {
-                let sector = Arc::make_mut(&mut self.seen[at].1);
+                let sector = Arc::make_mut(&mut left[at].1);
                 let used: Vec<usize> = (0..SECTOR).filter(|at| sector[*at] != 0).collect();
                 let Some(byte) = used.get(usize::from(choice) % used.len().max(1)) else {
                     return false;
@@ -199,7 +198,7 @@ impl Content {
                 sector[*byte] ^= 1 + (choice & 0x7e);
             }
         }
-        self.durable = self.seen.clone();
+        (self.seen, self.durable) = (left.clone(), left);
         true
     }
 }

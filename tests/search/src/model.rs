@@ -328,6 +328,14 @@ impl Model {
         }
     }
 
+    /// Only damaged targets decide: what they have lost counts as lost from here on, whoever has it.
+    pub(crate) fn undecidable(&mut self) {
+        let shape = self.shape;
+        for block in self.blocks.iter_mut().filter(|block| block.rotten != 0) {
+            block.holders = shape.of(|_| true);
+        }
+    }
+
     /// An opening was killed or has failed. A target that it has marked returns only at the next opening with it.
     pub(crate) fn opening_ended(&mut self) {
         self.cut = true;

@@ -256,6 +256,31 @@ pub const REGRESSIONS: &[Regression] = &[
          damage 0 3 zero; swap 1; open 01; read",
     ),
     of(
+        "mirror-2",
+        "a replaced copy is used again beside a new one that is not trusted yet",
+        "open 01; write 0; replace 0; flush; replace 1; write 0; kill; open 01; kill; swap 0; open 01",
+    ),
+    of(
+        "mirror-3",
+        "a replaced copy is used again beside two new ones that are not trusted yet",
+        "open 012; write 0; replace 1; flush; replace 2; replace 0; write 0; kill; open 012; kill; swap 1; open 012",
+    ),
+    of(
+        "mirror-3",
+        "the model: an opening without absent targets that is refused changes which ones are left",
+        "open 012; restart 02; write 0; kill; alone 2; keep; kill; alone 01; open 02; kill; open 012",
+    ),
+    of(
+        "mirror-2",
+        "the model: what the only copy that decides has lost is found again when another one is trusted",
+        "open 01; write 0; restart 0; snap; kill; damage 1 0 byte 21; open 01; rebuild; read",
+    ),
+    of(
+        "mirror-2",
+        "the model: a damage that finds nothing to damage takes away what no sync has covered",
+        "damage 1 2 zero; open 01; restart 0; write 0; write 0; sync-full 1; flush; kill; damage 1 2 byte 25; open 1; read",
+    ),
+    of(
         "2+2",
         "a write to full targets fails as one that lacks targets, as one was full before",
         "open 123; full 3; attach 0; full 2; write 0; write 0; full 0; all",
