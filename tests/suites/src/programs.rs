@@ -1,10 +1,13 @@
 //! Programs of others with results that they check themselves, on stock MPI and UCC, while the service processes execute
-//! their collectives: the HPC Challenge, the tests of MUMPS, and the Intel MPI Benchmarks.
+//! their collectives: the HPC Challenge, the tests of MUMPS, the Intel MPI Benchmarks, and Fourier transforms by FFTW.
 
 use super::ucc::job::{Backend, Launcher, Site};
+use super::ucc::programs::compile_mpi_with;
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
 use dev_setup::{self as setup, tree};
+use serde_json::Value;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +27,12 @@ const MUMPS: &[(&str, &str)] = &[
     ("csimpletest", "input_simpletest_cmplx"),
     ("zsimpletest", "input_simpletest_cmplx"),
 ];
+
+/// Ways of `tests/programs/mpi_fft.c`, the lines of each, and the fewest calls of ranks that the services complete: of pencils,
+/// 96 calls of each rank transpose among several ranks.
+const FOURIER: &[(&str, usize, u64)] = &[("fftw", 4, 1), ("pencils", 8, 4 * 96)];
+/// Transforms of each grid.
+const FOURIER_ROUNDS: &str = "2";
 
 /// Benchmarks of each program of the Intel MPI Benchmarks: each prints a table with a row per length.
 const INTEL: &[(&str, &str)] = &[
@@ -66,6 +75,9 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     for (program, input) in MUMPS.iter().filter(|(name, _)| world.wants(name)) {
         cases.push(Case::of(*program, mumps(&site, program, input)));
     }
+    for how in FOURIER.iter().filter(|(name, ..)| world.wants(name)) {
+        cases.push(Case::of(how.0, fourier(&site, *how)));
+    }
     for (program, benchmarks) in INTEL.iter().filter(|(name, _)| world.wants(name)) {
         cases.push(match setup::intel_benchmarks() {
             Ok(dir) => Case::of(*program, intel(&site, &dir.join(program), benchmarks)),
@@ -82,8 +94,14 @@ fn skipped(name: &str, error: &anyhow::Error) -> Case {
     }
 }
 
-/// Runs a line of the shell as each rank. The services execute collectives. Returns the output.
-fn job(site: &Site<'_>, launcher: Launcher, libraries: &[String], line: &str) -> Result<String> {
+/// Runs a line of the shell as each rank. The services execute collectives. Returns the output, and the number of calls of
+/// ranks that the services have completed.
+fn job(
+    site: &Site<'_>,
+    launcher: Launcher,
+    libraries: &[String],
+    line: &str,
+) -> Result<(String, u64)> {
     let services = site.services(SCHEME, &[])?;
     let mut set = String::new();
     if !libraries.is_empty() {
@@ -113,7 +131,7 @@ fn job(site: &Site<'_>, launcher: Launcher, libraries: &[String], line: &str) ->
         "the services completed no call:\n{}",
         done.output
     );
-    Ok(done.output)
+    Ok((done.output, completed))
 }
 
 /// Linear equations, transposition, random access, Fourier transform: each compares its results.
@@ -159,7 +177,7 @@ fn mumps(site: &Site<'_>, program: &str, input: &str) -> Result<()> {
     let dir = tools.root.join("usr/lib/mumps");
     let dir = dir.display();
     let line = format!("exec {dir}/{program} < {dir}/{input}");
-    let said = job(site, Launcher::OpenMpi, &libraries(&tools), &line)?;
+    let (said, _) = job(site, Launcher::OpenMpi, &libraries(&tools), &line)?;
     let (_, solution) = said
         .rsplit_once("Solution is")
         .with_context(|| format!("no solution:\n{said}"))?;
@@ -181,6 +199,32 @@ fn mumps(site: &Site<'_>, program: &str, input: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waves have their spectrum, and come back from it.
+fn fourier(site: &Site<'_>, (how, lines, least): (&str, usize, u64)) -> Result<()> {
+    let tools = setup::applications()?;
+    let mut options: Vec<OsString> = vec!["-isystem".into(), tools.root.join("usr/include").into()];
+    for library in ["libfftw3_mpi.so.3", "libfftw3.so.3"] {
+        options.push(tools.library(library)?.into());
+    }
+    options.push("-lm".into());
+    let program = compile_mpi_with(site, "mpi_fft", &options)?;
+    let line = format!("exec {program} {how} {FOURIER_ROUNDS}");
+    let (said, completed) = job(site, Launcher::OpenMpi, &libraries(&tools), &line)?;
+    let rows = said.lines().filter(|line| line.starts_with("{\"how\""));
+    let rows: Vec<Value> = rows.map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let are_verified = rows.iter().all(|row| {
+        row["verified_bytes"]
+            .as_u64()
+            .is_some_and(|bytes| bytes > 0)
+    });
+    ensure!(
+        rows.len() == lines && are_verified && completed >= least,
+        "{} rows of {lines}, {completed} calls of {least}:\n{said}",
+        rows.len()
+    );
+    Ok(())
+}
+
 /// Each benchmark prints its whole table.
 fn intel(site: &Site<'_>, program: &Path, benchmarks: &str) -> Result<()> {
     // The namespaces have this directory, and perhaps not that of the user's programs.
@@ -194,7 +238,7 @@ fn intel(site: &Site<'_>, program: &Path, benchmarks: &str) -> Result<()> {
         copy.display(),
         lengths.display()
     );
-    let said = job(site, Launcher::Mpich, &[], &line)?;
+    let (said, _) = job(site, Launcher::Mpich, &[], &line)?;
     let mut tables = said.split("# Benchmarking ").skip(1);
     for benchmark in benchmarks.split_whitespace() {
         let table = tables.find(|table| table.split_whitespace().next() == Some(benchmark));

@@ -438,7 +438,7 @@ pub fn slurm() -> Result<Judges> {
 }
 
 /// Programs of the distribution that check their results, unpacked in the cache with the libraries that no MPI has: the HPC
-/// Challenge and the tests of MUMPS. They run on any Open MPI.
+/// Challenge and the tests of MUMPS; and the Fourier transforms of FFTW. They run on any Open MPI.
 ///
 /// # Errors
 /// The packages could not be downloaded.
@@ -448,6 +448,10 @@ pub fn applications() -> Result<Judges> {
         &[
             "hpcc",
             "libblas3",
+            "libfftw3-dev",
+            "libfftw3-double3",
+            "libfftw3-mpi-dev",
+            "libfftw3-mpi3",
             "liblapack3",
             "libmumps-5.5",
             "libquadmath0",

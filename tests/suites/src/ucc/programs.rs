@@ -9,6 +9,7 @@ use crate::device::Testbed;
 use anyhow::{Context, Result, ensure};
 use dev_setup::mpi;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -44,6 +45,11 @@ pub fn compile(site: &Site<'_>, name: &str) -> Result<String> {
 
 /// Compiles a program of `tests/programs` that knows only MPI; returns its path.
 pub fn compile_mpi(site: &Site<'_>, name: &str) -> Result<String> {
+    compile_mpi_with(site, name, &[])
+}
+
+/// The same, with further arguments for the compiler.
+pub(crate) fn compile_mpi_with(site: &Site<'_>, name: &str, more: &[OsString]) -> Result<String> {
     let wheel = mpi::wheel(&site.world.env);
     let program = site.world.dir.join(name);
     let mut command = Command::new(&wheel.compiler);
@@ -51,7 +57,8 @@ pub fn compile_mpi(site: &Site<'_>, name: &str) -> Result<String> {
         .envs(wheel.environment.clone())
         .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&program)
-        .arg(workspace::root().join(format!("tests/programs/{name}.c")));
+        .arg(workspace::root().join(format!("tests/programs/{name}.c")))
+        .args(more);
     process::stdout(&mut command, COMPILE)?;
     Ok(program.display().to_string())
 }
