@@ -1,7 +1,8 @@
 //! Programs of others with results that they check themselves, on stock MPI and UCC, while the service processes execute
-//! their collectives: the HPC Challenge, the tests of MUMPS, the Intel MPI Benchmarks, and Fourier transforms by FFTW.
+//! their collectives: the HPC Challenge, the tests of MUMPS, the Intel MPI Benchmarks, Fourier transforms by FFTW, and the tests
+//! of mpi4py.
 
-use super::ucc::job::{Backend, Launcher, Site};
+use super::ucc::job::{Backend, Launcher, RANKS, Site};
 use super::ucc::programs::compile_mpi_with;
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
@@ -33,6 +34,24 @@ const MUMPS: &[(&str, &str)] = &[
 const FOURIER: &[(&str, usize, u64)] = &[("fftw", 4, 1), ("pencils", 8, 4 * 96)];
 /// Transforms of each grid.
 const FOURIER_ROUNDS: &str = "2";
+
+/// Modules of mpi4py's tests: blocking, non-blocking and persistent collectives of buffers, of vectors, of Python's objects, on
+/// graphs of neighbours and between groups.
+const PYTHON: &[&str] = &[
+    "test_cco_buf",
+    "test_cco_nb_buf",
+    "test_cco_pr_buf",
+    "test_cco_vec",
+    "test_cco_nb_vec",
+    "test_cco_pr_vec",
+    "test_cco_obj",
+    "test_cco_ngh_buf",
+    "test_cco_pr_ngh_buf",
+    "test_cco_ngh_obj",
+    "test_cco_buf_inter",
+    "test_cco_vec_inter",
+    "test_cco_obj_inter",
+];
 
 /// Benchmarks of each program of the Intel MPI Benchmarks: each prints a table with a row per length.
 const INTEL: &[(&str, &str)] = &[
@@ -77,6 +96,12 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     }
     for how in FOURIER.iter().filter(|(name, ..)| world.wants(name)) {
         cases.push(Case::of(how.0, fourier(&site, *how)));
+    }
+    for module in PYTHON.iter().filter(|name| world.wants(name)) {
+        cases.push(match setup::mpi4py() {
+            Ok(tests) => Case::of(*module, python(&site, &tests, module)),
+            Err(error) => skipped(module, &error),
+        });
     }
     for (program, benchmarks) in INTEL.iter().filter(|(name, _)| world.wants(name)) {
         cases.push(match setup::intel_benchmarks() {
@@ -221,6 +246,27 @@ fn fourier(site: &Site<'_>, (how, lines, least): (&str, usize, u64)) -> Result<(
         rows.len() == lines && are_verified && completed >= least,
         "{} rows of {lines}, {completed} calls of {least}:\n{said}",
         rows.len()
+    );
+    Ok(())
+}
+
+/// Each rank passes all tests of a module.
+fn python(site: &Site<'_>, tests: &setup::Mpi4py, module: &str) -> Result<()> {
+    let dirs = tests.libraries.iter().map(|dir| dir.display().to_string());
+    let usr = tests.root.join("usr");
+    let line = format!(
+        "export PYTHONHOME={usr} PYTHONPATH={packages} PYTHONDONTWRITEBYTECODE=1 MPI4PY_MPIABI=openmpi \
+         MPI4PY_LIBMPI=libmpi.so.40; exec {usr}/bin/{name} {tests}/main.py --no-builddir -i '{module}\\.py'",
+        usr = usr.display(),
+        packages = tests.packages.display(),
+        name = setup::Mpi4py::PYTHON,
+        tests = tests.tests.display(),
+    );
+    let (said, _) = job(site, Launcher::OpenMpi, &dirs.collect::<Vec<_>>(), &line)?;
+    let of = |start: &str| said.lines().filter(|line| line.starts_with(start)).count() as u64;
+    ensure!(
+        of("OK") == RANKS && of("Ran ") == RANKS && of("Ran 0 tests") == 0,
+        "not all ranks pass:\n{said}"
     );
     Ok(())
 }

@@ -491,6 +491,50 @@ pub fn intel_benchmarks() -> Result<PathBuf> {
     wheels::programs(&cache, &pins::IMB, &["IMB-MPI1", "IMB-NBC", "IMB-RMA"])
 }
 
+/// MPI for Python with its own tests.
+#[derive(Debug)]
+pub struct Mpi4py {
+    /// Root of a Python of the distribution.
+    pub root: PathBuf,
+    /// Directories of its libraries.
+    pub libraries: Vec<PathBuf>,
+    /// The directory of the package.
+    pub packages: PathBuf,
+    /// The directory of its tests.
+    pub tests: PathBuf,
+}
+
+impl Mpi4py {
+    /// The version of Python.
+    pub const PYTHON: &str = "python3.11";
+}
+
+/// Fetches mpi4py, its tests, and a Python that needs nothing of the machine's.
+///
+/// # Errors
+/// The distribution does not have this Python, or mpi4py cannot be fetched.
+pub fn mpi4py() -> Result<Mpi4py> {
+    let root = unpacked(
+        Mpi4py::PYTHON,
+        &[
+            "libexpat1",
+            "libffi8",
+            "libpython3.11-minimal",
+            "libpython3.11-stdlib",
+            "libssl3",
+            "python3.11-minimal",
+        ],
+    )?;
+    let cache = Cache::open()?;
+    let wheels = wheels::ensure(&cache, Fetch::Allowed, &pins::MPI4PY)?;
+    Ok(Mpi4py {
+        libraries: apt::library_dirs(&root).to_vec(),
+        root,
+        packages: wheels.site_packages,
+        tests: wheels::source(&cache, &pins::MPI4PY_SOURCE)?.join("test"),
+    })
+}
+
 /// Programs of packages with their dependencies, and of `alone` without.
 fn programs(what: &str, packages: &[&str], alone: &[&str]) -> Result<Judges> {
     let cache = Cache::open()?;

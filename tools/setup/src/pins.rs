@@ -61,6 +61,14 @@ pub struct WheelSet {
     pub lock: &'static str,
 }
 
+impl WheelSet {
+    /// Its first package.
+    pub(crate) fn package(&self) -> &'static str {
+        let mut pins = self.lock.lines().filter_map(|line| line.split_once("=="));
+        pins.next().map_or(self.name, |(package, _)| package)
+    }
+}
+
 /// The UCX version in the wheels of [`UCX`].
 pub const UCX_VERSION: &str = "1.20.1";
 
@@ -94,6 +102,22 @@ pub const IMB: WheelSet = WheelSet {
     what: "the Intel MPI Benchmarks of Intel MPI 2021.19.0",
     megabytes: 129,
     lock: include_str!("../imb.lock"),
+};
+
+/// MPI for Python.
+pub const MPI4PY: WheelSet = WheelSet {
+    name: "mpi4py",
+    what: "mpi4py 4.1.2",
+    megabytes: 2,
+    lock: include_str!("../mpi4py.lock"),
+};
+
+/// Its source, of which only the tests are used.
+pub const MPI4PY_SOURCE: WheelSet = WheelSet {
+    name: "mpi4py-source",
+    what: "the tests of mpi4py 4.1.2",
+    megabytes: 1,
+    lock: include_str!("../mpi4py-source.lock"),
 };
 
 /// Version of bindgen-cli.

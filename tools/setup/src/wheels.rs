@@ -53,6 +53,38 @@ pub(crate) fn programs(cache: &Cache, set: &WheelSet, names: &[&str]) -> Result<
     Ok(made.with_context(|| missing(set))?.join("bin"))
 }
 
+/// Ensures the source of a set of one package. Nothing is built but its description. Returns its directory.
+pub(crate) fn source(cache: &Cache, set: &WheelSet) -> Result<PathBuf> {
+    let made = cache.part(&part_name(set), |dir| {
+        let venv = dir.join("venv");
+        let pip = make_venv(cache, &venv)?;
+        let lock = dir.join("requirements.lock");
+        fs::write(&lock, set.lock)?;
+        let mut download = Command::new(venv.join("bin/python3"));
+        download.args(pip).args([
+            "download",
+            "-q",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--retries=2",
+            "--no-deps",
+            "--require-hashes",
+        ]);
+        download.arg(format!("--no-binary={}", set.package()));
+        download.arg("-d").arg(dir).arg("-r").arg(&lock);
+        process::stdout(&mut download, DOWNLOAD)?;
+        let mut archive = entry_with_prefix(dir, &format!("{}-", set.package()))?;
+        let mut unpack = Command::new("tar");
+        unpack.arg("-xf").arg(&archive).arg("-C").arg(dir);
+        process::stdout(&mut unpack, DOWNLOAD)?;
+        fs::remove_file(&archive)?;
+        archive = entry_with_prefix(dir, &format!("{}-", set.package()))?;
+        fs::rename(archive, dir.join("source"))?;
+        Ok(fs::remove_dir_all(&venv)?)
+    });
+    Ok(made.with_context(|| missing(set))?.join("source"))
+}
+
 /// Whether the cache contains the wheels.
 pub(crate) fn present(cache: &Cache, set: &WheelSet) -> bool {
     cache.has_part(&part_name(set))
@@ -163,7 +195,7 @@ mod tests {
 
     #[test]
     fn every_pin_has_both_architectures() {
-        for set in [pins::UCX, pins::LIBCLANG, pins::NIXL] {
+        for set in [pins::UCX, pins::LIBCLANG, pins::NIXL, pins::MPI4PY] {
             for requirement in set.lock.split("==").skip(1) {
                 assert_eq!(
                     requirement.matches("--hash=sha256:").count(),
