@@ -1,6 +1,8 @@
 //! What a volume knows of its blocks: it looks up what the targets have not changed since they were equal. Growth, and the end.
 
+use super::decide::Rule;
 use super::evidence::examine;
+use super::io::Targets;
 use super::seats::Seat;
 use super::state::{PAGE, Volume};
 use crate::error::{BlkError, Result};
@@ -63,7 +65,7 @@ impl Volume {
                 None => Err(BlkError::Offline(role)),
             });
             self.enough(&present)?;
-            match examine(self.rule(), &targets, blocks.clone()) {
+            match examine(self.rule_of_unchanged(&targets), &targets, blocks.clone()) {
                 Err((role, error)) => {
                     if let Some(target) = &targets[role.index()] {
                         self.fail(target, &error);
@@ -82,6 +84,21 @@ impl Volume {
                     return Ok(found.next);
                 }
             }
+        }
+    }
+
+    /// Which targets decide about blocks that have not changed since all were equal: the trusted ones that are there. One that has
+    /// left since the opening has nothing newer.
+    fn rule_of_unchanged(&self, targets: &Targets) -> Rule {
+        let rule = self.rule();
+        let there = self.layout.mask(|role| targets[role.index()].is_some());
+        let here = rule.trusted.map(|trusted| trusted & there);
+        match here {
+            Some(here) if !self.layout.is_short(here) => Rule {
+                trusted: Some(here),
+                ..rule
+            },
+            _ => rule,
         }
     }
 
