@@ -105,10 +105,14 @@ impl Volume {
     /// # Errors
     /// Its index has no room for the snapshots, or it fails.
     pub(super) fn tell_layers(&self, target: &Arc<dyn Target>) -> Result<()> {
-        let layers = self.layering.table();
+        let mut layers = Layers::clone(&self.layering.table());
         let theirs = target.layers()?;
-        if layers.is_empty() && theirs.is_empty() {
-            return Ok(());
+        if layers.is_empty() {
+            if theirs.is_empty() {
+                return Ok(());
+            }
+            // Snapshots that count as gone: theirs are older, and the newer table counts.
+            layers = layers.with_version((self.epoch, 0));
         }
         let room = target.identity().room;
         if room < layers.end {
@@ -118,7 +122,7 @@ impl Volume {
                 room,
             });
         }
-        match theirs == *layers {
+        match theirs == layers {
             true => Ok(()),
             false => target.set_layers(&layers),
         }
