@@ -267,6 +267,21 @@ pub const REGRESSIONS: &[Regression] = &[
     ),
     of(
         "mirror-3",
+        "blocks that nobody has read since a clean end count as lost when a copy is lost, though the others have them",
+        "open 012; write 0; kill; open 012; rebuild; term; open 012; power 2 none; read",
+    ),
+    of(
+        "mirror-3",
+        "snapshots of copies that count as gone are there again when one of these has returned",
+        "open 012; power 12 none; snap; write 0; kill; sync-fails 2; open 012; kill; alone 2; attach 1; read; kill; open 12; read",
+    ),
+    of(
+        "mirror-3",
+        "the model: a write is acknowledged by a copy that lacks blocks, as another one is full",
+        "open 012; write 0; full 1; power 12 none; full 2; replace 2; keep; die-at 0 0; write 0; space 2; write 0",
+    ),
+    of(
+        "mirror-3",
         "the model: an opening without absent targets that is refused changes which ones are left",
         "open 012; restart 02; write 0; kill; alone 2; keep; kill; alone 01; open 02; kill; open 012",
     ),

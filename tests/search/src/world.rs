@@ -521,6 +521,7 @@ impl World {
         // What was acknowledged by others is not given up for one that has returned and lacks some of it.
         let sound = match error {
             BlkError::TooFewTargets { .. } => self.acknowledging(part),
+            error if error.is_full() => self.acknowledging(part),
             _ => part.sound(),
         };
         if readable && self.decide(part) && sound.count_ones() >= self.counts().needed {
