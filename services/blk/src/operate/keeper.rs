@@ -49,6 +49,9 @@ struct Failed {
     at: Instant,
     /// Time until the next one.
     again: Duration,
+    /// The targets that were there when it began, if it has completed nothing. Those that have left and returned since do not
+    /// help: one that cannot read a block leaves with each rebuild.
+    in_vain: u16,
 }
 
 /// Starts the threads that keep a volume complete.
@@ -142,7 +145,9 @@ impl Keeper {
             Some(Ok(role)) => {
                 state.attempts.remove(name);
                 // What could not be read before may be there now.
-                state.failed.fill(None);
+                for failed in &mut state.failed {
+                    *failed = failed.filter(|failed| failed.in_vain & role.bit() != 0);
+                }
                 say(format_args!("{role} is used again: {name}"));
                 if self.volume.is_complete(role) {
                     say(format_args!("{role} is complete: it lacks nothing"));
@@ -159,13 +164,19 @@ impl Keeper {
             for role in self.volume.layout().roles() {
                 let failed = self.state().failed[role.index()];
                 if let Some(used) = wants_rebuild(&self.volume, role, failed) {
-                    let rebuilt = rebuild_one(&self.volume, role).map_err(explained);
+                    let volume = &self.volume;
+                    let missing = volume.missing_blocks(role);
+                    let present = volume.layout().mask(|role| volume.used(role).is_some());
+                    let rebuilt = rebuild_one(volume, role).map_err(explained);
+                    let is_in_vain = volume.missing_blocks(role) >= missing;
                     let mut state = self.state();
                     let [shortest, longest] = REBUILD_AGAIN;
+                    let failed = failed.filter(|_| is_in_vain);
                     state.failed[role.index()] = rebuilt.is_err().then(|| Failed {
                         used,
                         at: Instant::now(),
                         again: failed.map_or(shortest, |failed| longest.min(2 * failed.again)),
+                        in_vain: if is_in_vain { present } else { 0 },
                     });
                     state.tell_once(&format!("rebuild of {role}"), rebuilt);
                 }

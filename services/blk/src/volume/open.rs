@@ -6,6 +6,7 @@ use super::evidence::{changed, examine, pages};
 use super::io::Targets;
 use super::keys;
 use super::pending::Pending;
+use super::rebuild::Starts;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
 use super::stack::Layering;
@@ -449,6 +450,7 @@ impl Volume {
             commits: Commits::default(),
             helpers: Helpers::default(),
             scrubbing: Scrubbing::default(),
+            starts: Starts::new(layout),
             layering: Layering::new(layers),
             step,
             merging: Mutex::default(),

@@ -51,6 +51,7 @@ fn a_full_target_is_completed_when_it_has_space() {
         used,
         at: Instant::now(),
         again: LONG,
+        in_vain: 0,
     });
     assert_eq!(wants_rebuild(&volume, Role::FIRST, failed), None);
     volume.trim(0, 2 * u64::from(size)).unwrap();
