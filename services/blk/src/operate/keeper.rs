@@ -194,7 +194,11 @@ impl State {
             Err(error) => {
                 let error = format!("{error:#}");
                 if self.told.get(kind) != Some(&error) {
-                    say(format_args!("{kind}: {error}"));
+                    // A target names itself.
+                    match error.starts_with(kind) {
+                        true => say(&error),
+                        false => say(format_args!("{kind}: {error}")),
+                    }
                     self.told.insert(kind.to_owned(), error);
                 }
             }
