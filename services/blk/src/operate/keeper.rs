@@ -54,6 +54,26 @@ struct Failed {
     in_vain: u16,
 }
 
+impl Failed {
+    /// A rebuild behind one that has failed before, while `used` bytes were in use and these targets were there. It has
+    /// completed something, or nothing.
+    fn new(before: Option<Self>, used: u64, present: u16, is_in_vain: bool) -> Self {
+        let [shortest, longest] = REBUILD_AGAIN;
+        let before = before.filter(|_| is_in_vain);
+        Self {
+            used,
+            at: Instant::now(),
+            again: before.map_or(shortest, |before| longest.min(2 * before.again)),
+            in_vain: if is_in_vain { present } else { 0 },
+        }
+    }
+
+    /// True if the return of this target does not help.
+    fn stays(&self, returned: Role) -> bool {
+        self.in_vain & returned.bit() != 0
+    }
+}
+
 /// Starts the threads that keep a volume complete.
 ///
 /// # Errors
@@ -146,7 +166,7 @@ impl Keeper {
                 state.attempts.remove(name);
                 // What could not be read before may be there now.
                 for failed in &mut state.failed {
-                    *failed = failed.filter(|failed| failed.in_vain & role.bit() != 0);
+                    *failed = failed.filter(|failed| failed.stays(role));
                 }
                 say(format_args!("{role} is used again: {name}"));
                 if self.volume.is_complete(role) {
@@ -170,14 +190,8 @@ impl Keeper {
                     let rebuilt = rebuild_one(volume, role).map_err(explained);
                     let is_in_vain = volume.missing_blocks(role) >= missing;
                     let mut state = self.state();
-                    let [shortest, longest] = REBUILD_AGAIN;
-                    let failed = failed.filter(|_| is_in_vain);
-                    state.failed[role.index()] = rebuilt.is_err().then(|| Failed {
-                        used,
-                        at: Instant::now(),
-                        again: failed.map_or(shortest, |failed| longest.min(2 * failed.again)),
-                        in_vain: if is_in_vain { present } else { 0 },
-                    });
+                    let after = || Failed::new(failed, used, present, is_in_vain);
+                    state.failed[role.index()] = rebuilt.is_err().then(after);
                     state.tell_once(&format!("rebuild of {role}"), rebuilt);
                 }
             }
