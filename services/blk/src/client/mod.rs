@@ -17,6 +17,7 @@ use crate::disk::Disk;
 use crate::error::{BlkError, Result};
 use crate::frames::{Call, EXTENTS_MAX, Hello, Range};
 use crate::geometry::{Geometry, Id, SECTOR};
+use crate::pipe::Pipe;
 use crate::volume::{Extent, VolumeStatus};
 use connection::{Gate, Inner, dial, greet};
 use host::Host;
@@ -199,22 +200,23 @@ impl Volume {
         }
     }
 
-    /// True if the service's volume has a sector behind the end that is known here.
-    fn has_grown(&self) -> bool {
+    /// The connection, if the service says there that the volume has a sector behind the end that is known here.
+    fn grown(&self) -> Option<Arc<Pipe>> {
         let behind = Range {
             offset: self.geometry().size() / u64::from(SECTOR) * u64::from(SECTOR),
             length: SECTOR,
         };
         let pipe = Arc::clone(&self.inner.pipe());
         if pipe.is_closed() || !self.inner.gate.try_enter() {
-            return false;
+            return None;
         }
         let call = Call::Extents {
             range: behind,
             limit: 1,
         };
-        let asked = Ticket::plain(&self.inner, pipe, call);
-        asked.and_then(|mut ticket| ticket.finish()).is_ok()
+        let asked = Ticket::plain(&self.inner, Arc::clone(&pipe), call);
+        let told = asked.and_then(|mut ticket| ticket.finish());
+        told.is_ok().then_some(pipe)
     }
 
     fn ranges(&self, offset: u64, length: u64, call: impl Fn(Range) -> Call) -> Result<()> {
@@ -307,8 +309,7 @@ impl Disk for Volume {
 
     fn renew(&self) -> std::result::Result<(), String> {
         self.inner.renew()?;
-        if self.has_grown() {
-            let pipe = Arc::clone(&self.inner.pipe());
+        if let Some(pipe) = self.grown() {
             // Requests under way are repeated on the new connection, whose welcome has the size.
             pipe.shut("the volume has grown");
             return self.inner.renew();

@@ -165,8 +165,8 @@ impl Keeper {
             Some(Ok(role)) => {
                 state.attempts.remove(name);
                 // What could not be read before may be there now.
-                for failed in &mut state.failed {
-                    *failed = failed.filter(|failed| failed.stays(role));
+                for (of, failed) in self.volume.layout().roles().zip(&mut state.failed) {
+                    *failed = failed.filter(|failed| of != role && failed.stays(role));
                 }
                 say(format_args!("{role} is used again: {name}"));
                 if self.volume.is_complete(role) {

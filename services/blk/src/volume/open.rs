@@ -6,7 +6,6 @@ use super::evidence::{changed, examine, pages};
 use super::io::Targets;
 use super::keys;
 use super::pending::Pending;
-use super::rebuild::Starts;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
 use super::stack::Layering;
@@ -450,7 +449,7 @@ impl Volume {
             commits: Commits::default(),
             helpers: Helpers::default(),
             scrubbing: Scrubbing::default(),
-            starts: Starts::new(layout),
+            starts: layout.map(|_| AtomicU64::new(0)),
             layering: Layering::new(layers),
             step,
             merging: Mutex::default(),

@@ -9,11 +9,11 @@ use super::seats::{Seat, same};
 use super::state::{BlockState, Volume, add};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
-use crate::geometry::{Layout, PerTarget, Role};
+use crate::geometry::Role;
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Step, Target};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Blocks that a rebuild writes before it flushes.
@@ -40,25 +40,6 @@ impl Progress {
     }
 }
 
-/// Where the next rebuild of each target begins.
-#[derive(Debug)]
-pub(super) struct Starts(PerTarget<AtomicU64>);
-
-impl Starts {
-    pub(super) fn new(layout: Layout) -> Self {
-        Self(layout.map(|_| AtomicU64::new(0)))
-    }
-
-    /// Relaxed: any start is right.
-    fn of(&self, role: Role) -> u64 {
-        self.0[role.index()].load(Ordering::Relaxed)
-    }
-
-    fn set(&self, role: Role, block: u64) {
-        self.0[role.index()].store(block, Ordering::Relaxed);
-    }
-}
-
 impl Volume {
     /// Completes the target of a role. Returns the number of blocks that it lacked. Of blocks that are lost it gets to know
     /// that they are.
@@ -75,7 +56,9 @@ impl Volume {
         };
         let mut flushed = 0;
         // What was not looked at lacks nothing.
-        let (start, end) = (self.starts.of(role), self.end());
+        let next = &self.starts[role.index()];
+        // Relaxed: any start is right.
+        let (start, end) = (next.load(Ordering::Relaxed), self.end());
         let mut blocks = self.written_blocks(start..end);
         let mut before = self.written_blocks(0..start.min(end));
         loop {
@@ -118,7 +101,7 @@ impl Volume {
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some((block, error)) = unread {
-            self.starts.set(role, block + 1);
+            next.store(block + 1, Ordering::Relaxed);
             return Err(error);
         }
         if lost > 0 {
@@ -126,7 +109,7 @@ impl Volume {
                 "{role} knows of {lost} blocks that too few targets hold"
             ));
         }
-        self.starts.set(role, 0);
+        next.store(0, Ordering::Relaxed);
         self.complete(role, &target)?;
         Ok(rebuilt)
     }

@@ -1,7 +1,6 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
 use super::pending::Pending;
-use super::rebuild::Starts;
 use super::seats::{Seat, Seats};
 use super::stack::{Layering, Merging};
 use super::trustees::Trust;
@@ -341,7 +340,8 @@ pub struct Volume {
     pub(super) commits: Commits,
     pub(super) helpers: Helpers,
     pub(super) scrubbing: Scrubbing,
-    pub(super) starts: Starts,
+    /// Where the next rebuild of each target begins.
+    pub(super) starts: PerTarget<AtomicU64>,
     pub(super) layering: Layering,
     /// A block and its places in all layers have the same remainder: one lock for all.
     pub(super) step: u64,
