@@ -144,6 +144,7 @@ fn main() -> ExitCode {
     if let Some(code) = cli_pages::asked::<Cli>() {
         return code;
     }
+    operate::ignore_file_size_limit();
     let done = match parse::<Cli>().command {
         Command::Create(args) => create(&args),
         Command::Target(args) => operate::target(&args),
