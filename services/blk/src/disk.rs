@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::geometry::{Geometry, Id};
 use crate::volume::{Extent, Volume, VolumeStatus};
 use std::sync::Arc;
+use xgvmi_daemon::Secret;
 
 /// Finds a volume that is open, or tells why it is not.
 pub type FindDisk = Arc<dyn Fn() -> std::result::Result<Arc<dyn Disk>, String> + Send + Sync>;
@@ -69,6 +70,11 @@ pub trait Disk: Send + Sync {
     /// Why the service refuses it.
     fn renew(&self) -> std::result::Result<(), String> {
         Ok(())
+    }
+
+    /// Proves this secret from the next connection to the service on, if it is the volume of one.
+    fn set_secret(&self, secret: &Secret) {
+        let _ = secret;
     }
 
     /// Names of its snapshots.

@@ -227,12 +227,12 @@ pub enum BlkError {
     #[error("{0}")]
     Argument(String),
     /// An error of the system.
-    #[error("{target}: {source}")]
+    #[error("{target}: {error}")]
     Io {
         /// The target.
         target: String,
-        /// The error.
-        source: io::Error,
+        /// The error. It is in the text, so it is not named again as the source.
+        error: io::Error,
     },
 }
 
@@ -245,10 +245,10 @@ fn space(wanted: u64, free: u64, capacity: u64) -> String {
 
 impl BlkError {
     /// An error of the system at `target`.
-    pub(crate) fn io(target: &str, source: io::Error) -> Self {
+    pub(crate) fn io(target: &str, error: io::Error) -> Self {
         Self::Io {
             target: target.to_owned(),
-            source,
+            error,
         }
     }
 
@@ -257,9 +257,9 @@ impl BlkError {
     pub fn is_full(&self) -> bool {
         match self {
             Self::Full { .. } | Self::ServiceFull { .. } => true,
-            Self::Io { source, .. } => {
+            Self::Io { error, .. } => {
                 matches!(
-                    source.raw_os_error(),
+                    error.raw_os_error(),
                     Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
                 )
             }

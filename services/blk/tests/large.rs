@@ -46,19 +46,23 @@ impl Medium for Counted {
 
 fn create(dir: &Path) {
     for role in Role::HALVES {
-        let new = NewTarget {
-            geometry: Geometry::new(u32::try_from(BLOCK).unwrap(), BLOCKS).unwrap(),
-            role,
-            volume: Id([3; 16]),
-            complete: true,
-        };
-        let shape = Shape {
-            room: BLOCKS,
-            slots: SLOTS,
-        };
-        let file = FileMedium::create(&dir.join(role.to_string()), false).unwrap();
-        Store::create_with("large", Box::new(file), new, shape, None).unwrap();
+        create_one(dir, role, true);
     }
+}
+
+fn create_one(dir: &Path, role: Role, complete: bool) {
+    let new = NewTarget {
+        geometry: Geometry::new(u32::try_from(BLOCK).unwrap(), BLOCKS).unwrap(),
+        role,
+        volume: Id([3; 16]),
+        complete,
+    };
+    let shape = Shape {
+        room: BLOCKS,
+        slots: SLOTS,
+    };
+    let file = FileMedium::create(&dir.join(role.to_string()), false).unwrap();
+    Store::create_with("large", Box::new(file), new, shape, None).unwrap();
 }
 
 /// Opens some targets. Returns the bytes that were read meanwhile.
@@ -176,6 +180,50 @@ fn a_target_that_returns_gets_what_has_changed() {
         let (volume, _) = open(dir.path(), &roles);
         expect(&volume, 0..320);
     }
+}
+
+/// A new target of such a volume reads, and keeps, what the stored blocks need.
+#[test]
+fn a_new_target_costs_what_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path());
+    let mut costs = Vec::new();
+    let mut written = 0;
+    for number in [100, 400] {
+        let (volume, _) = open(dir.path(), &Role::HALVES);
+        write(&volume, written..number);
+        written = number;
+        volume.close().unwrap();
+        drop(volume);
+        let read = Arc::new(AtomicU64::new(0));
+        let others = [Role::FIRST, Role::PARITY].map(|role| target(dir.path(), role, &read));
+        let volume = Volume::open(others.into()).unwrap();
+        std::fs::remove_file(dir.path().join(Role::SECOND.to_string())).unwrap();
+        create_one(dir.path(), Role::SECOND, false);
+        let (resident, opened) = (resident(), read.load(Ordering::Relaxed));
+        volume
+            .attach(target(dir.path(), Role::SECOND, &read))
+            .unwrap();
+        assert_eq!(volume.missing_blocks(Role::SECOND), number);
+        assert_eq!(volume.rebuild(Role::SECOND).unwrap(), number);
+        let grown = self::resident().saturating_sub(resident);
+        assert!(grown < 128 << 20, "{grown} bytes for {number} blocks");
+        costs.push(read.load(Ordering::Relaxed) - opened);
+        volume.close().unwrap();
+        drop(volume);
+        let (volume, _) = open(dir.path(), &[Role::SECOND, Role::PARITY]);
+        expect(&volume, 0..number);
+    }
+    let [few, many] = costs[..] else {
+        unreachable!("two numbers")
+    };
+    // Pages of the index, and records: far less than the index, which has 92 GiB.
+    let of_block = (many.saturating_sub(few)) / 300;
+    assert!(
+        of_block < 64 << 10,
+        "{few}, {many}: {of_block} bytes a block"
+    );
+    assert!(few < 96 << 20, "{few}");
 }
 
 /// Space between records of earlier processes is found when there is no other.

@@ -49,6 +49,48 @@ fn a_mirror_is_created_and_gets_a_new_copy() {
     assert!(error.contains("has taken its place"), "{error}");
 }
 
+/// Secrets change while an export serves: it proves the new one to a target that was restarted.
+#[test]
+fn an_export_reads_the_secret_of_its_targets_again_on_sighup() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), 64 << 10, 1024);
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [key, status, socket] = ["key", "status", "nbd"].map(place);
+    secret(Path::new(&key), "the first secret of this test");
+    let options = ["--secret-file", &key];
+    let mut targets = paths
+        .each_ref()
+        .map(|path| Running::target(path, "127.0.0.1:0", &options));
+    let addresses = targets.each_ref().map(Running::address);
+    let options_of_export = [&options[..], &["--status-socket", &status]].concat();
+    let export = Running::export(&addresses, Path::new(&socket), &options_of_export);
+    let mut nbd = Nbd::connect(Path::new(&socket));
+    nbd.write(0, &[1; 4096]).unwrap();
+    // A file that is no secret changes nothing.
+    for text in ["short", "another secret of this test"] {
+        secret(Path::new(&key), text);
+        export.signal(libc::SIGHUP);
+        targets
+            .iter()
+            .for_each(|target| target.signal(libc::SIGHUP));
+        good(&["status", "--socket", &status]);
+    }
+    for (target, path) in targets.iter_mut().zip(&paths) {
+        let address = target.address();
+        let listen = address.strip_prefix("tcp:").unwrap();
+        target.child.kill().unwrap();
+        target.child.wait().unwrap();
+        *target = Running::target(path, listen, &options);
+        nbd.write(0, &[2; 4096]).unwrap();
+        wait_until("the target is back", || {
+            let shown = good(&["ctl", "--socket", &status, "show"]);
+            shown.matches("\"complete\": true").count() == 3
+        });
+    }
+    assert_eq!(nbd.read(0, 4096).unwrap(), [2; 4096]);
+}
+
 #[test]
 fn an_export_shows_its_status_in_three_forms_and_drains_on_sigterm() {
     let _turn = turn();

@@ -46,6 +46,39 @@ fn refused(targets: &[&Path], name: &Path, fault: &str) {
     }
 }
 
+/// A volume that cannot be created leaves none of its files behind, and touches no others. The reason is told once.
+#[test]
+fn a_volume_that_cannot_be_created_leaves_no_files() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [a, b, nowhere, mine] = ["a", "b", "nowhere/c", "mine"].map(place);
+    fs::write(&mine, "mine").unwrap();
+    for (third, fault) in [
+        (&nowhere, "No such file"),
+        (&mine, "name exists: remove it"),
+    ] {
+        let error = bad(&["create", &a, &b, third, "--size", "1M"]);
+        assert_eq!(error.matches(fault).count(), 1, "{error}");
+        let left = fs::read_dir(dir.path()).unwrap();
+        let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["mine"]);
+    }
+    let paths = create(dir.path(), SIZE, BLOCK);
+    // No socket takes the place of a file.
+    for option in ["--socket", "--vhost-socket"] {
+        let words = paths.each_ref().map(|path| path.to_str().unwrap());
+        let error = bad(&[&["export"], &words[..], &[option, &mine]].concat());
+        assert!(error.contains("no socket"), "{error}");
+    }
+    assert_eq!(fs::read(&mine).unwrap(), b"mine");
+    let _export = Running::export(&names(&paths), &dir.path().join("nbd"), &[]);
+    let like = paths[0].to_str().unwrap();
+    // A target in use is named by the status socket of its process.
+    let error = bad(&["create", &a, "--like", like, "--role", "data_1"]);
+    assert!(error.contains("give its status socket"), "{error}");
+}
+
 #[test]
 fn targets_of_different_sizes() {
     let _turn = turn();

@@ -67,7 +67,9 @@ fn a_volume_without_targets_stops_no_other() {
     let command =
         |words: &[&str]| good(&[&["ctl", "--socket", status.to_str().unwrap()], words].concat());
     for volume in ["a", "b"] {
-        command(&["--volume", volume, "snapshot", "create", "old"]);
+        let said = command(&["snapshot", "create", "old", "--volume", volume]);
+        let export = format!("as export '{volume}@old'");
+        assert!(said.contains(&export), "{said}");
     }
     of_a.write_through(0, &sector(0, 3)).unwrap();
     of_b[1].write_through(0, &sector(0, 4)).unwrap();

@@ -16,21 +16,21 @@ pub enum DaemonError {
     #[error("{0}")]
     Failed(String),
     /// A system call has failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Io {
         /// The attempted operation and its object.
         what: String,
-        /// The error of the system.
-        source: io::Error,
+        /// The error of the system. It is in the text, so it is not named again as the source.
+        error: io::Error,
     },
 }
 
 impl DaemonError {
     /// A failed system call.
-    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+    pub fn io(what: impl Into<String>, error: io::Error) -> Self {
         Self::Io {
             what: what.into(),
-            source,
+            error,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `xgvmi-blk`: volumes of several targets, and their export to block clients; see `docs/STORAGE.md`.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use xgvmi_blk::geometry::TARGETS_MAX;
 use xgvmi_blk::operate::{
@@ -11,7 +12,7 @@ use xgvmi_blk::operate::{
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::volume::VolumeStatus;
-use xgvmi_blk::{Geometry, KeyFile, Layout, Role, Volume, sbc};
+use xgvmi_blk::{BlkError, Geometry, KeyFile, Layout, Role, Volume, sbc};
 use xgvmi_daemon::options::{bytes, parse};
 
 /// Block storage over several targets: compressed blocks in parts and their parity, or copies.
@@ -143,6 +144,7 @@ fn main() -> ExitCode {
     if let Some(code) = cli_pages::asked::<Cli>() {
         return code;
     }
+    operate::ignore_file_size_limit();
     let done = match parse::<Cli>().command {
         Command::Create(args) => create(&args),
         Command::Target(args) => operate::target(&args),
@@ -214,8 +216,32 @@ fn create(args: &CreateArgs) -> Result<()> {
         }
         _ => bail!("give --size, or --like and --role"),
     };
+    let mut made = Vec::new();
     for (path, new) in args.targets.iter().zip(news) {
-        create_store(path, new, args.force, wrapping)?;
+        let is_there = path.starts_with("nbd:") || Path::new(path).symlink_metadata().is_ok();
+        let fault = match create_store(path, new, args.force, wrapping).map(drop) {
+            Ok(()) => None,
+            Err(BlkError::Io { error, .. }) if error.kind() == ErrorKind::AlreadyExists => Some(
+                anyhow!("{path}: a file of this name exists: remove it, or name another one"),
+            ),
+            Err(error) => {
+                if !is_there && matches!(error, BlkError::Io { .. }) {
+                    // Only a part of it could be written.
+                    made.push(path);
+                }
+                Some(error.into())
+            }
+        };
+        if let Some(fault) = fault {
+            // A part of a volume would be in the way of the next attempt.
+            for path in made {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(fault);
+        }
+        if !is_there {
+            made.push(path);
+        }
     }
     tell(&format!("volume {volume}"))
 }

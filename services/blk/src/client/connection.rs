@@ -7,10 +7,10 @@ use crate::error::{BlkError, Result};
 use crate::frames::{Hello, PROTOCOL, Welcome};
 use crate::geometry::{Geometry, Id};
 use crate::pipe::{Broken, Pipe};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use xgvmi_daemon::{Link, LinkError};
+use xgvmi_daemon::{Link, LinkError, Secret};
 
 /// Time between attempts to reach a service again.
 const RETRY: Duration = Duration::from_millis(100);
@@ -21,8 +21,12 @@ const RENEW: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) spec: Spec,
+    /// In place of the one of `spec`: it can be another one meanwhile.
+    pub(super) secret: Mutex<Option<Secret>>,
     pub(super) host: &'static Host,
-    pub(super) geometry: Geometry,
+    pub(super) block_size: u32,
+    /// As the service said at the last connection: the volume can grow.
+    pub(super) blocks: AtomicU64,
     pub(super) id: Id,
     pub(super) session: u64,
     pub(super) transfer_max: u32,
@@ -39,6 +43,14 @@ impl Inner {
         self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn secret(&self) -> MutexGuard<'_, Option<Secret>> {
+        self.secret.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry::known(self.block_size, self.blocks.load(Ordering::Acquire))
+    }
+
     /// The connection; a new one if it was lost. `end` is when a call gives up.
     pub(super) fn live(&self, end: &mut Option<Instant>) -> Result<Arc<Pipe>> {
         let mut pipe = self.pipe();
@@ -49,11 +61,17 @@ impl Inner {
         if let Some(slots) = &self.slots {
             slots.renew(self.host)?;
         }
+        let spec = Spec {
+            secret: self.secret().clone(),
+            ..self.spec.clone()
+        };
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match dial(&self.spec, self.host, (self.session, left)) {
+            match dial(&spec, self.host, (self.session, left)) {
                 Ok((new, welcome)) => {
-                    let same = (welcome.volume, welcome.geometry) == (self.id, self.geometry)
+                    let same = welcome.volume == self.id
+                        && welcome.geometry.block_size() == self.block_size
+                        && welcome.geometry.blocks() >= self.geometry().blocks()
                         && welcome.transfer_max >= self.transfer_max
                         && welcome.requests_max >= self.gate.max;
                     if !same {
@@ -63,6 +81,8 @@ impl Inner {
                                 .to_owned(),
                         });
                     }
+                    let blocks = welcome.geometry.blocks();
+                    self.blocks.store(blocks, Ordering::Release);
                     self.read_only.store(welcome.read_only, Ordering::Release);
                     *pipe = Arc::new(new);
                     return Ok(Arc::clone(&pipe));

@@ -16,7 +16,8 @@ pub use transfer::{Io, Ticket};
 use crate::disk::Disk;
 use crate::error::{BlkError, Result};
 use crate::frames::{Call, EXTENTS_MAX, Hello, Range};
-use crate::geometry::{Geometry, Id};
+use crate::geometry::{Geometry, Id, SECTOR};
+use crate::pipe::Pipe;
 use crate::volume::{Extent, VolumeStatus};
 use connection::{Gate, Inner, dial, greet};
 use host::Host;
@@ -24,6 +25,7 @@ use slots::Slots;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use xgvmi_daemon::Secret;
 use xgvmi_pool::AccessKey;
 
 pub use crate::frames::SECRET_CONTEXT;
@@ -70,8 +72,10 @@ impl Volume {
         Ok(Self {
             inner: Arc::new(Inner {
                 spec: spec.clone(),
+                secret: Mutex::new(spec.secret.clone()),
                 host,
-                geometry: welcome.geometry,
+                block_size: welcome.geometry.block_size(),
+                blocks: welcome.geometry.blocks().into(),
                 id: welcome.volume,
                 session,
                 transfer_max: welcome.transfer_max,
@@ -196,8 +200,27 @@ impl Volume {
         }
     }
 
+    /// The connection, if the service says there that the volume has a sector behind the end that is known here.
+    fn grown(&self) -> Option<Arc<Pipe>> {
+        let behind = Range {
+            offset: self.geometry().size() / u64::from(SECTOR) * u64::from(SECTOR),
+            length: SECTOR,
+        };
+        let pipe = Arc::clone(&self.inner.pipe());
+        if pipe.is_closed() || !self.inner.gate.try_enter() {
+            return None;
+        }
+        let call = Call::Extents {
+            range: behind,
+            limit: 1,
+        };
+        let asked = Ticket::plain(&self.inner, Arc::clone(&pipe), call);
+        let told = asked.and_then(|mut ticket| ticket.finish());
+        told.is_ok().then_some(pipe)
+    }
+
     fn ranges(&self, offset: u64, length: u64, call: impl Fn(Range) -> Call) -> Result<()> {
-        self.inner.geometry.check(offset, length)?;
+        self.inner.geometry().check(offset, length)?;
         let mut done = 0;
         while done < length {
             let part = (length - done).min(RANGE_MAX);
@@ -227,11 +250,11 @@ impl Disk for Volume {
     }
 
     fn geometry(&self) -> Geometry {
-        self.inner.geometry
+        self.inner.geometry()
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.inner.geometry.check(offset, bytes.len() as u64)?;
+        self.inner.geometry().check(offset, bytes.len() as u64)?;
         let (memory, length) = (bytes.as_mut_ptr(), bytes.len());
         let part = |at: usize, length: usize| Io::Read {
             offset: offset + at as u64,
@@ -246,7 +269,7 @@ impl Disk for Volume {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.inner.geometry.check(offset, bytes.len() as u64)?;
+        self.inner.geometry().check(offset, bytes.len() as u64)?;
         let (memory, length) = (std::hint::black_box(bytes).as_ptr(), bytes.len());
         let part = |at: usize, length: usize| Io::Write {
             offset: offset + at as u64,
@@ -270,7 +293,7 @@ impl Disk for Volume {
     }
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
-        self.inner.geometry.check(offset, length)?;
+        self.inner.geometry().check(offset, length)?;
         let range = Range {
             offset,
             // Cannot be cut: at most 1 GiB.
@@ -285,14 +308,25 @@ impl Disk for Volume {
     }
 
     fn renew(&self) -> std::result::Result<(), String> {
-        self.inner.renew()
+        self.inner.renew()?;
+        if let Some(pipe) = self.grown() {
+            // Requests under way are repeated on the new connection, whose welcome has the size.
+            pipe.shut("the volume has grown");
+            return self.inner.renew();
+        }
+        Ok(())
+    }
+
+    fn set_secret(&self, secret: &Secret) {
+        *self.inner.secret() = Some(secret.clone());
     }
 
     fn status(&self) -> VolumeStatus {
+        let geometry = self.geometry();
         VolumeStatus {
             volume: self.inner.id.to_string(),
-            size: self.inner.geometry.size(),
-            block_size: self.inner.geometry.block_size(),
+            size: geometry.size(),
+            block_size: geometry.block_size(),
             // Its targets and counters are the service's.
             ..VolumeStatus::default()
         }

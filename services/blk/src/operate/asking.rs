@@ -2,6 +2,7 @@
 
 use super::status::{Status, StatusArgs};
 use crate::encryption::Wrapping;
+use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Layout};
 use crate::store::{Store, Target as _};
 use anyhow::{Context as _, Result, bail};
@@ -45,7 +46,11 @@ pub fn like(path: &Path, name: Option<&str>) -> Result<(Geometry, Layout, Id, Op
                 path.display()
             );
         }
-        let identity = Store::open_file(path, None)?.identity();
+        let store = match Store::open_file(path, None) {
+            Err(error @ BlkError::InUse { .. }) => bail!("{error}: give its status socket instead"),
+            store => store?,
+        };
+        let identity = store.identity();
         let layout = identity.role.layout();
         return Ok((
             identity.geometry,

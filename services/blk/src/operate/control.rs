@@ -26,13 +26,13 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 pub struct ControlArgs {
     /// The --status-socket of the process [default: as `xgvmi-blk status`]. The socket for commands is beside it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     socket: Option<PathBuf>,
     /// The service at this port.
-    #[arg(long, value_name = "PORT", conflicts_with = "socket")]
+    #[arg(long, value_name = "PORT", conflicts_with = "socket", global = true)]
     service: Option<u16>,
     /// The volume, if the process has several.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", global = true)]
     volume: Option<String>,
     #[command(subcommand)]
     command: Command,
@@ -246,7 +246,7 @@ fn carry_out(message: &str, volumes: &Volumes) -> Result<String> {
                 "the key in {file} opens the volume from here on, and no other: name it where the process gets its key from"
             ))
         }
-        Request::Snapshot { is } => is.carry_out(volume),
+        Request::Snapshot { is } => is.carry_out(volume, name.as_deref()),
         Request::Resize { size } => {
             let geometry = volume.grow(size)?;
             say(format_args!("the volume has {} bytes", geometry.size()));

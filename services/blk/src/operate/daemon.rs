@@ -53,6 +53,13 @@ pub(super) fn run(
     }
 }
 
+/// A write beyond the limit of a file's size is an error, as on a full disk, and does not end the process. Call it before other
+/// threads.
+pub fn ignore_file_size_limit() {
+    // SAFETY: no handler is installed, and no memory is involved.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// The end of [`run`]. Dropping it waits for the thread that serves.
 #[derive(Debug)]
 pub(super) struct Ended {

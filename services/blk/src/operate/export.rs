@@ -19,7 +19,7 @@ use crate::store::{MemoryMedium, NewTarget, Shape, Store, Target};
 use crate::volume::Volume;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
-use xgvmi_daemon::{Daemon, ready};
+use xgvmi_daemon::{Daemon, Secret, ready};
 
 /// Serves NBD clients until SIGTERM or SIGINT.
 ///
@@ -71,20 +71,24 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             volumes: several,
         })
     };
-    let reload = || match fronts.nbd.as_ref().and_then(|server| server.tls()) {
-        Some(tls) => {
+    let reload = || {
+        let tls = fronts.nbd.as_ref().and_then(|server| server.tls());
+        if let Some(tls) = tls {
             match certificates::reload(&args.tls, tls) {
                 Ok(()) => say("SIGHUP: the certificates were read again"),
                 Err(error) => say(format_args!(
                     "the certificates stay as they were: {error:#}"
                 )),
             }
-            Ok(())
         }
-        None => {
-            say("SIGHUP: an export without certificates has nothing to read again");
-            Ok(())
+        match (read_secret_again(args, &volumes)?, tls) {
+            (true, _) => say("SIGHUP: the secret was read again"),
+            (false, Some(_)) => {}
+            (false, None) => {
+                say("SIGHUP: an export without certificates and secrets has nothing to read again");
+            }
         }
+        Ok(())
     };
     let ended = run(
         &daemon,
@@ -112,12 +116,28 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     Ok(drained?)
 }
 
+/// Reads the secret of the service, or those of targets, again, for connections from here on. False if there is none.
+fn read_secret_again(args: &ExportArgs, volumes: &Volumes) -> Result<bool> {
+    if args.service.is_none() {
+        return volumes.read_secrets_again();
+    }
+    let secret = secret_of_service(args)?;
+    if let Some(secret) = &secret {
+        volumes.set_secret(secret);
+    }
+    Ok(secret.is_some())
+}
+
+fn secret_of_service(args: &ExportArgs) -> Result<Option<Secret>> {
+    let path = args.open.secret_file.as_deref();
+    path.map(|path| initiator_secret(path, args.identity.as_deref()))
+        .transpose()
+}
+
 /// How to reach the volumes of a service.
 fn spec(args: &ExportArgs, service: &str) -> Result<client::Spec> {
-    let secret = args.open.secret_file.as_deref();
-    let secret = secret.map(|path| initiator_secret(path, args.identity.as_deref()));
     Ok(client::Spec {
-        secret: secret.transpose()?,
+        secret: secret_of_service(args)?,
         device: args.device.clone(),
         volume: args.volume_of_service()?.unwrap_or_default(),
         ..client::Spec::new(service)

@@ -7,6 +7,7 @@ use crate::nbd::{Export, Exports, Listener, Server, Tls};
 use crate::vhost::VhostServer;
 use anyhow::{Context as _, Result, bail};
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -183,6 +184,13 @@ fn bind(path: &Path) -> Result<UnixListener> {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
                 bail!("{}: another process listens on this socket", path.display());
+            }
+            let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
+            if !path.symlink_metadata().is_ok_and(is_socket) {
+                bail!(
+                    "{}: this file is no socket: give the path of a new one",
+                    path.display()
+                );
             }
             std::fs::remove_file(path)
                 .with_context(|| format!("cannot replace {}", path.display()))?;

@@ -49,6 +49,29 @@ struct Failed {
     at: Instant,
     /// Time until the next one.
     again: Duration,
+    /// The targets that were there when it began, if it has completed nothing. Those that have left and returned since do not
+    /// help: one that cannot read a block leaves with each rebuild.
+    in_vain: u16,
+}
+
+impl Failed {
+    /// A rebuild behind one that has failed before, while `used` bytes were in use and these targets were there. It has
+    /// completed something, or nothing.
+    fn new(before: Option<Self>, used: u64, present: u16, is_in_vain: bool) -> Self {
+        let [shortest, longest] = REBUILD_AGAIN;
+        let before = before.filter(|_| is_in_vain);
+        Self {
+            used,
+            at: Instant::now(),
+            again: before.map_or(shortest, |before| longest.min(2 * before.again)),
+            in_vain: if is_in_vain { present } else { 0 },
+        }
+    }
+
+    /// True if the return of this target does not help.
+    fn stays(&self, returned: Role) -> bool {
+        self.in_vain & returned.bit() != 0
+    }
 }
 
 /// Starts the threads that keep a volume complete.
@@ -142,7 +165,9 @@ impl Keeper {
             Some(Ok(role)) => {
                 state.attempts.remove(name);
                 // What could not be read before may be there now.
-                state.failed.fill(None);
+                for (of, failed) in self.volume.layout().roles().zip(&mut state.failed) {
+                    *failed = failed.filter(|failed| of != role && failed.stays(role));
+                }
                 say(format_args!("{role} is used again: {name}"));
                 if self.volume.is_complete(role) {
                     say(format_args!("{role} is complete: it lacks nothing"));
@@ -159,14 +184,14 @@ impl Keeper {
             for role in self.volume.layout().roles() {
                 let failed = self.state().failed[role.index()];
                 if let Some(used) = wants_rebuild(&self.volume, role, failed) {
-                    let rebuilt = rebuild_one(&self.volume, role).map_err(explained);
+                    let volume = &self.volume;
+                    let missing = volume.missing_blocks(role);
+                    let present = volume.layout().mask(|role| volume.used(role).is_some());
+                    let rebuilt = rebuild_one(volume, role).map_err(explained);
+                    let is_in_vain = volume.missing_blocks(role) >= missing;
                     let mut state = self.state();
-                    let [shortest, longest] = REBUILD_AGAIN;
-                    state.failed[role.index()] = rebuilt.is_err().then(|| Failed {
-                        used,
-                        at: Instant::now(),
-                        again: failed.map_or(shortest, |failed| longest.min(2 * failed.again)),
-                    });
+                    let after = || Failed::new(failed, used, present, is_in_vain);
+                    state.failed[role.index()] = rebuilt.is_err().then(after);
                     state.tell_once(&format!("rebuild of {role}"), rebuilt);
                 }
             }
@@ -183,7 +208,11 @@ impl State {
             Err(error) => {
                 let error = format!("{error:#}");
                 if self.told.get(kind) != Some(&error) {
-                    say(format_args!("{kind}: {error}"));
+                    // A target names itself.
+                    match error.starts_with(kind) {
+                        true => say(&error),
+                        false => say(format_args!("{kind}: {error}")),
+                    }
                     self.told.insert(kind.to_owned(), error);
                 }
             }

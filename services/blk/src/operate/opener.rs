@@ -11,7 +11,7 @@ use crate::say::say;
 use crate::store::{Mark, Medium as _, NewTarget, Store, Target};
 use crate::volume::{Volume, VolumeStatus};
 use anyhow::{Context as _, Result, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,9 @@ pub struct Opener {
     direct: bool,
     key: Option<KeyFile>,
     without_absent: bool,
-    remote: Address,
+    /// With a secret that is read again.
+    remote: RwLock<Address>,
+    secret_file: Option<PathBuf>,
     pub(super) outage_limit: Duration,
 }
 
@@ -45,7 +47,8 @@ impl Opener {
             direct: args.direct == Some(true),
             key: args.key_file.as_deref().map(KeyFile::read).transpose()?,
             without_absent: args.without_absent,
-            remote: Address {
+            secret_file: args.secret_file.clone(),
+            remote: RwLock::new(Address {
                 address: String::new(),
                 secret,
                 limit: args.target_timeout,
@@ -57,7 +60,7 @@ impl Opener {
                 rdma: Some(Rdma {
                     device: args.rdma_device.clone(),
                 }),
-            },
+            }),
             outage_limit: args.outage_limit,
         })
     }
@@ -68,9 +71,29 @@ impl Opener {
         self.targets.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn remote(&self) -> RwLockReadGuard<'_, Address> {
+        // A panic cannot leave it half changed.
+        self.remote.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the secret of targets again, for connections from here on. False if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds no secret. Then it stays as it was.
+    pub(super) fn read_secret_again(&self) -> Result<bool> {
+        let Some(file) = &self.secret_file else {
+            return Ok(false);
+        };
+        let secret = secret(file)?;
+        let remote = self.remote.write();
+        remote.unwrap_or_else(PoisonError::into_inner).secret = Some(secret);
+        Ok(true)
+    }
+
     /// Shortest and longest wait for an answer while a target takes its place.
     pub(super) fn patience(&self) -> (Duration, Duration) {
-        (self.remote.limit, self.remote.patience)
+        let remote = self.remote();
+        (remote.limit, remote.patience)
     }
 
     /// Uses another target in place of that of its role, while the volume serves.
@@ -110,7 +133,8 @@ impl Opener {
     }
 
     fn open(&self, target: &str) -> Result<Arc<dyn Target>, BlkError> {
-        self.open_with(target, self.remote.patience)
+        let (_, longest) = self.patience();
+        self.open_with(target, longest)
     }
 
     /// Opens a target, which must answer within `patience` while it takes its place.
@@ -121,12 +145,15 @@ impl Opener {
     ) -> Result<Arc<dyn Target>, BlkError> {
         let by_tcp = target.strip_prefix("tcp:");
         Ok(match by_tcp.or_else(|| target.strip_prefix("rdma:")) {
-            Some(address) => Arc::new(RemoteTarget::connect(&Address {
-                address: address.to_owned(),
-                patience,
-                rdma: self.remote.rdma.clone().filter(|_| by_tcp.is_none()),
-                ..self.remote.clone()
-            })?),
+            Some(address) => {
+                let remote = self.remote().clone();
+                Arc::new(RemoteTarget::connect(&Address {
+                    address: address.to_owned(),
+                    patience,
+                    rdma: remote.rdma.clone().filter(|_| by_tcp.is_none()),
+                    ..remote
+                })?)
+            }
             None => Arc::new(open_store(target, self.capacity, self.direct)?),
         })
     }

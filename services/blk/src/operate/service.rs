@@ -69,7 +69,12 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             volumes: several,
         })
     };
-    let reload = || access(args, &names).map(|allowed| service.set_access(allowed));
+    let reload = || {
+        let allowed = access(args, &names)?;
+        volumes.read_secrets_again()?;
+        service.set_access(allowed);
+        Ok(())
+    };
     let serve = move || serving.serve(&listener);
     let ended = run(&daemon, serve, volumes.wait_taken(), status, reload)
         .with_context(|| listen.to_string())?;

@@ -33,13 +33,18 @@ pub(super) enum Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn carry_out(&self, volume: &Arc<Volume>) -> Result<String> {
+    /// `of` is the name of the volume, if it has one.
+    pub(super) fn carry_out(&self, volume: &Arc<Volume>, of: Option<&str>) -> Result<String> {
         match self {
             Self::Create { name, force } => {
                 volume.create_snapshot(name, *force)?;
                 say(format_args!("snapshot {name} was made"));
+                let export = match of {
+                    Some(volume) => format!("{volume}@{name}"),
+                    None => name.clone(),
+                };
                 Ok(format!(
-                    "snapshot {name} is durable; NBD clients read it as export '{name}'"
+                    "snapshot {name} is durable; NBD clients read it as export '{export}'"
                 ))
             }
             Self::List => Ok(serde_json::to_string_pretty(&volume.snapshots())?),

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
+use xgvmi_daemon::Secret;
 
 /// Time between attempts to open a volume.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -45,7 +46,7 @@ pub(super) struct Slot {
 enum Source {
     /// On targets that this process opens. `None`: on a service to which it has connected before.
     Targets(Option<Arc<Opener>>),
-    Service(Box<client::Spec>),
+    Service(Box<Mutex<client::Spec>>),
 }
 
 /// A volume that was opened: by this process, if the second one is there; and what its opener needs of it.
@@ -126,7 +127,8 @@ impl Slot {
                 self.set(State::Taken(error));
             }
             Source::Service(spec) => self.open_patiently(|_| {
-                let volume = client::Volume::connect(spec).map_err(|error| error.to_string())?;
+                let spec = spec.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let volume = client::Volume::connect(&spec).map_err(|error| error.to_string())?;
                 Ok((Arc::new(volume) as Arc<dyn Disk>, None, ()))
             }),
         }
@@ -208,10 +210,10 @@ impl Volumes {
         for args in volumes {
             let name = args.name.clone().unwrap_or_default();
             let source = match service {
-                Some(spec) => Source::Service(Box::new(client::Spec {
+                Some(spec) => Source::Service(Box::new(Mutex::new(client::Spec {
                     volume: name.clone(),
                     ..spec.clone()
-                })),
+                }))),
                 None => {
                     let opener = Opener::new(&args.targets, &args.open);
                     let opener = opener.with_context(|| format!("volume {name}"))?;
@@ -330,6 +332,33 @@ impl Volumes {
             }
         });
         (crate::volume::VolumeStatus::default(), named.collect())
+    }
+
+    /// Reads the secrets of targets again. False if no volume has one.
+    ///
+    /// # Errors
+    /// That of a volume cannot be read. It stays as it was.
+    pub(super) fn read_secrets_again(&self) -> Result<bool> {
+        let mut are_there = false;
+        for slot in &self.all {
+            if let Source::Targets(Some(opener)) = &slot.source {
+                are_there |= opener.read_secret_again()?;
+            }
+        }
+        Ok(are_there)
+    }
+
+    /// Proves this secret to the service from the next connection of each volume on.
+    pub(super) fn set_secret(&self, secret: &Secret) {
+        for slot in &self.all {
+            if let Source::Service(spec) = &slot.source {
+                let mut spec = spec.lock().unwrap_or_else(PoisonError::into_inner);
+                spec.secret = Some(secret.clone());
+            }
+            if let Ok(disk) = slot.disk() {
+                disk.set_secret(secret);
+            }
+        }
     }
 
     /// What waits until other processes have taken all volumes of this one, and returns the last error.

@@ -150,7 +150,7 @@ impl VhostUserBackend for Device {
     fn features(&self) -> u64 {
         use feature::*;
         let own = SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | MQ | DISCARD | WRITE_ZEROES;
-        let read_only = if self.shared.served.read_only {
+        let read_only = if self.shared.served.is_read_only() {
             READ_ONLY
         } else {
             0

@@ -13,6 +13,7 @@ use std::time::Duration;
 use vhost::vhost_user::{Error as VhostUserError, Listener};
 use vhost_user_backend::{Error, ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+use xgvmi_daemon::{poll, pollfd};
 
 /// Pause after a front end that could not be accepted, and how many such pauses there are in a row: ten seconds.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +54,8 @@ fn failed(error: &dyn std::fmt::Display) -> io::Error {
 }
 
 impl VhostServer {
-    /// Serves the disk that `find` finds on a socket, with so many queues. Without one, it ends each connection.
+    /// Serves the disk that `find` finds on a socket, with so many queues. Without one, it ends each connection. A disk that may
+    /// not be written is read-only, too.
     #[must_use]
     pub fn new(listener: UnixListener, find: FindDisk, queues: usize, read_only: bool) -> Self {
         Self {
@@ -105,7 +107,10 @@ impl VhostServer {
 
     /// Accepts a front end and serves it until it leaves.
     fn serve(&self, listener: &mut Listener) -> io::Result<()> {
-        let disk = match (self.find)() {
+        // As it is when the front end has come, with the rights of then.
+        let mut fds = [pollfd(self.listener.as_raw_fd(), libc::POLLIN)];
+        poll(&mut fds, None)?;
+        let disk = match (self.find)().and_then(|disk| disk.renew().map(|()| disk)) {
             Ok(disk) => disk,
             Err(reason) => {
                 self.listener.accept()?;

@@ -23,6 +23,13 @@ impl std::fmt::Debug for Served {
     }
 }
 
+impl Served {
+    /// True if the guest may not write: the options say so, or its service does.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only || self.disk.is_read_only()
+    }
+}
+
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 pub(super) type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
@@ -70,7 +77,7 @@ impl Shared {
         let (result, written) = match reader {
             Ok(from) => {
                 let terms = Terms {
-                    read_only: self.served.read_only,
+                    read_only: self.served.is_read_only(),
                     write_through: self.write_through.load(Ordering::Relaxed),
                 };
                 let mut parts = Parts {

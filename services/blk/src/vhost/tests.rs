@@ -3,14 +3,16 @@
 use super::VhostServer;
 use super::request::{Parts, Status, Terms, carry_out};
 use crate::disk::Disk;
+use crate::error::Result as DiskResult;
 use crate::store::{MemoryMedium, NewTarget, Shape, Store, Target};
-use crate::volume::Volume;
+use crate::volume::{Extent, Volume, VolumeStatus};
 use crate::{Geometry, Id, Role};
 use proptest::prelude::*;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
@@ -331,6 +333,97 @@ fn the_configuration_is_that_of_the_volume() {
     }
     assert_eq!(guest.request(0, 0, &[(DATA, 512, WRITE)]).0, 0);
     assert_eq!(guest.request(4, 0, &[]).0, 0);
+}
+
+/// The volume of a service whose rights change. Nobody may use it without a look at them.
+struct Rights {
+    volume: Arc<Volume>,
+    may_write: AtomicBool,
+    may_write_next: Mutex<Result<bool, String>>,
+}
+
+impl Disk for Rights {
+    fn id(&self) -> Id {
+        self.volume.id()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.volume.geometry()
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> DiskResult<()> {
+        self.volume.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> DiskResult<()> {
+        self.volume.write(offset, bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> DiskResult<()> {
+        self.volume.write_zeroes(offset, length, allocate)
+    }
+
+    fn trim(&self, offset: u64, length: u64) -> DiskResult<()> {
+        self.volume.trim(offset, length)
+    }
+
+    fn flush(&self) -> DiskResult<()> {
+        self.volume.flush()
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> DiskResult<Vec<Extent>> {
+        self.volume.extents(offset, length, limit)
+    }
+
+    fn is_read_only(&self) -> bool {
+        !self.may_write.load(Ordering::SeqCst)
+    }
+
+    fn renew(&self) -> Result<(), String> {
+        let next = self.may_write_next.lock().unwrap().clone()?;
+        self.may_write.store(next, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn status(&self) -> VolumeStatus {
+        self.volume.status()
+    }
+}
+
+/// What a guest may do is what the service says when its front end connects.
+#[test]
+fn a_guest_learns_that_the_service_lets_it_only_read() {
+    let volume = volume();
+    let disk = Arc::new(Rights {
+        volume: Arc::clone(&volume),
+        may_write: AtomicBool::new(true),
+        may_write_next: Mutex::new(Ok(true)),
+    });
+    let site = Site::of(volume, Arc::clone(&disk) as Arc<dyn Disk>, false);
+    let mut guest = site.guest(0);
+    assert_eq!(guest.features & READ_ONLY, 0);
+    assert_eq!(guest.request(1, 0, &[(DATA, 512, 0)]), (0, 1));
+    drop(guest);
+    site.settled(0);
+    *disk.may_write_next.lock().unwrap() = Ok(false);
+    let mut guest = site.guest(0);
+    assert_eq!(guest.features & READ_ONLY, READ_ONLY);
+    for (kind, length) in [(1, 512), (11, 16), (13, 16)] {
+        guest.range(0, 1, 0);
+        assert_eq!(guest.request(kind, 0, &[(DATA, length, 0)]), (1, 1));
+    }
+    assert_eq!(guest.request(0, 0, &[(DATA, 512, WRITE)]).0, 0);
+    assert_eq!(site.volume.status().written_bytes, 512);
+    drop(guest);
+    site.settled(0);
+    // One that it lets do nothing.
+    *disk.may_write_next.lock().unwrap() = Err("no right".to_owned());
+    let refused = Frontend::connect(site.dir.path().join("vhost"), 1).unwrap();
+    assert!(refused.get_features().is_err());
+    *disk.may_write_next.lock().unwrap() = Ok(true);
+    let mut guest = site.guest(0);
+    assert_eq!(guest.features & READ_ONLY, 0);
+    assert_eq!(guest.request(1, 0, &[(DATA, 512, 0)]), (0, 1));
 }
 
 #[test]

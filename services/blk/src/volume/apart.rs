@@ -52,7 +52,8 @@ fn were(first: &str, second: &str) -> BlkError {
         first: first.to_owned(),
         second: second.to_owned(),
         difference:
-            "each was used without the other: give one of them, and a new one for the other"
+            "each may have been used without the other: open the volume without one of them, and give that one back by \
+             xgvmi-blk ctl replace, which overwrites it, or a new target in its place"
                 .to_owned(),
     }
 }

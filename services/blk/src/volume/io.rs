@@ -751,8 +751,8 @@ fn full(done: &[Result<()>], error: BlkError) -> BlkError {
             free: *free,
             capacity: *capacity,
         },
-        Some(BlkError::Io { target, source }) => {
-            let code = source.raw_os_error().unwrap_or(libc::ENOSPC);
+        Some(BlkError::Io { target, error }) => {
+            let code = error.raw_os_error().unwrap_or(libc::ENOSPC);
             BlkError::io(target, std::io::Error::from_raw_os_error(code))
         }
         _ => error,

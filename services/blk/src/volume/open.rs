@@ -452,6 +452,7 @@ impl Volume {
             commits: Commits::default(),
             helpers: Helpers::default(),
             scrubbing: Scrubbing::default(),
+            starts: layout.map(|_| AtomicU64::new(0)),
             layering: Layering::new(layers),
             step,
             merging: Mutex::default(),

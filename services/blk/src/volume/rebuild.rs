@@ -1,5 +1,8 @@
 //! Completes a target while the volume serves: groups of blocks, several of them at once, each by one call to every target that
 //! gives parts and two calls to the one that lacks them. A client waits for one group at most.
+//!
+//! A target that cannot read a block leaves its place. The next rebuild begins behind that block: the others are completed, however
+//! often that one fails.
 
 use super::io::begin;
 use super::seats::{Seat, same};
@@ -10,6 +13,7 @@ use crate::geometry::Role;
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Step, Target};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Blocks that a rebuild writes before it flushes.
@@ -23,8 +27,17 @@ struct Progress {
     rebuilt: u64,
     /// Blocks that it has marked as lost.
     lost: u64,
-    /// Why a block could not be read now.
-    unread: Option<BlkError>,
+    /// The first block that could not be read now, and why.
+    unread: Option<(u64, BlkError)>,
+}
+
+impl Progress {
+    fn unread(&mut self, block: u64, error: BlkError) {
+        // Groups that are under way at once end in any order.
+        if self.unread.as_ref().is_none_or(|(first, _)| block < *first) {
+            self.unread = Some((block, error));
+        }
+    }
 }
 
 impl Volume {
@@ -36,15 +49,24 @@ impl Volume {
     pub fn rebuild(&self, role: Role) -> Result<u64> {
         let target = self.target(role)?;
         let progress = Mutex::new(Progress::default());
+        let now = || progress.lock().unwrap_or_else(PoisonError::into_inner);
         let count = || {
-            let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let progress = now();
             progress.rebuilt + progress.lost
         };
         let mut flushed = 0;
         // What was not looked at lacks nothing.
-        let mut blocks = self.written_blocks(0..self.end());
+        let next = &self.starts[role.index()];
+        // Relaxed: any start is right.
+        let (start, end) = (next.load(Ordering::Relaxed), self.end());
+        let mut blocks = self.written_blocks(start..end);
+        let mut before = self.written_blocks(0..start.min(end));
         loop {
-            let some: Vec<u64> = blocks.by_ref().take(GROUPS * self.group()).collect();
+            let most = GROUPS * self.group();
+            let mut some: Vec<u64> = blocks.by_ref().take(most).collect();
+            if some.is_empty() {
+                some.extend(before.by_ref().take(most));
+            }
             if some.is_empty() {
                 break;
             }
@@ -66,21 +88,36 @@ impl Volume {
                 self.flush_target(role, &target)?;
                 flushed = done;
             }
+            if now().unread.is_some() && !self.has_sources(role) {
+                // Nothing more can be read.
+                break;
+            }
         }
-        let progress = progress
+        let Progress {
+            rebuilt,
+            lost,
+            unread,
+        } = progress
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = progress.unread {
+        if let Some((block, error)) = unread {
+            next.store(block + 1, Ordering::Relaxed);
             return Err(error);
         }
-        let lost = progress.lost;
         if lost > 0 {
             say(format_args!(
                 "{role} knows of {lost} blocks that too few targets hold"
             ));
         }
+        next.store(0, Ordering::Relaxed);
         self.complete(role, &target)?;
-        Ok(progress.rebuilt)
+        Ok(rebuilt)
+    }
+
+    /// True if enough others are there to give blocks.
+    fn has_sources(&self, role: Role) -> bool {
+        let is_there = |other| other != role && self.target(other).is_ok();
+        !self.layout.is_short(self.layout.mask(is_there))
     }
 
     /// Gives a target what it lacks of these blocks.
@@ -108,7 +145,7 @@ impl Volume {
                 Err(None) => match self.mark_lost(block, state, (role, target)) {
                     Ok(()) => progress.lost += 1,
                     Err(error @ BlkError::Lost { .. }) => {
-                        progress.unread.get_or_insert(error);
+                        progress.unread(block, error);
                     }
                     Err(error) => return Err(error),
                 },
@@ -122,7 +159,7 @@ impl Volume {
                         progress.lost += 1;
                     } else {
                         // The other blocks are completed nevertheless.
-                        progress.unread.get_or_insert(error);
+                        progress.unread(block, error);
                     }
                 }
                 Err(Some(error)) => return Err(error),

@@ -340,6 +340,8 @@ pub struct Volume {
     pub(super) commits: Commits,
     pub(super) helpers: Helpers,
     pub(super) scrubbing: Scrubbing,
+    /// Where the next rebuild of each target begins.
+    pub(super) starts: PerTarget<AtomicU64>,
     pub(super) layering: Layering,
     /// A block and its places in all layers have the same remainder: one lock for all.
     pub(super) step: u64,

@@ -20,6 +20,7 @@ mod history;
 mod keys;
 mod layouts;
 mod outage;
+mod rebuild;
 mod snapshots;
 
 const BLOCK: usize = 512;

@@ -139,10 +139,8 @@ impl Running {
             rlim_max: bytes,
         };
         let set = move || {
-            // SAFETY: the structure lives as long as the closure. Both calls may be made between fork and exec.
+            // SAFETY: the structure lives as long as the closure. The call may be made between fork and exec.
             let done = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
-            // SAFETY: as above. The write then returns EFBIG, as a full disk returns ENOSPC.
-            unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
             match done {
                 0 => Ok(()),
                 _ => Err(std::io::Error::last_os_error()),

@@ -180,6 +180,7 @@ pub(super) fn names(place: &Place<'_>) -> Result<()> {
         service.said()
     );
 
+    let service = grows(&site, (service, &words))?;
     changes(&site, &service, tries)?;
     drop((writer, reader, service));
     let scrub = [&["scrub"], &FILES[..], &["--key-file", "key"]].concat();
@@ -189,6 +190,40 @@ pub(super) fn names(place: &Place<'_>) -> Result<()> {
         "{report}"
     );
     Ok(())
+}
+
+/// The volume grows while initiators use it: their next clients see its size, and it survives the next service.
+fn grows(site: &Site<'_>, (service, words): (Running, &[String])) -> Result<Running> {
+    let place = site.place;
+    let program = place.world.bin.join("xgvmi-blk");
+    let resize = ["ctl", "--socket", "status", "resize", "32M"];
+    // A client that is connected meanwhile keeps the size, and works.
+    let held = format!(
+        "import subprocess\n\
+         subprocess.run([{program:?}] + {resize:?}, check=True, stdout=subprocess.DEVNULL)\n\
+         print(h.get_size(), tried(h.pwrite, b'a' * 512, 0), tried(h.pread, 512, 0))"
+    );
+    let said = site.nbdsh("db1", &held)?;
+    ensure!(said.trim() == "16777216 done done", "{said}");
+    let end =
+        "print(h.get_size(), tried(h.pwrite, b'z' * 65536, (32 << 20) - 65536), tried(h.flush))";
+    for name in ["db1", "reader"] {
+        let said = site.nbdsh(name, "print(h.get_size())")?;
+        ensure!(said.trim() == "33554432", "{name}: {said}");
+    }
+    let said = site.nbdsh("db1", end)?;
+    ensure!(said.trim() == "33554432 done done", "{said}");
+    // It grows once more, and the exports learn it from another process.
+    let resize = ["ctl", "--socket", "status", "resize", "48M"];
+    place.ours(&resize)?;
+    drop(service);
+    let service = place.start_service(&site.device, words, &site.address)?;
+    let read = "print(h.get_size(), h.pread(65536, (32 << 20) - 65536) == b'z' * 65536)";
+    for name in ["db1", "reader"] {
+        let said = site.nbdsh(name, read)?;
+        ensure!(said.trim() == "50331648 True", "{name}: {said}");
+    }
+    Ok(service)
 }
 
 /// The file of the initiators changes while they are connected.

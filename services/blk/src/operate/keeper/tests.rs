@@ -51,6 +51,7 @@ fn a_full_target_is_completed_when_it_has_space() {
         used,
         at: Instant::now(),
         again: LONG,
+        in_vain: 0,
     });
     assert_eq!(wants_rebuild(&volume, Role::FIRST, failed), None);
     volume.trim(0, 2 * u64::from(size)).unwrap();
@@ -59,6 +60,22 @@ fn a_full_target_is_completed_when_it_has_space() {
     rebuild_one(&volume, Role::FIRST).unwrap();
     assert_eq!(volume.missing_blocks(Role::FIRST), 0);
     assert_eq!(wants_rebuild(&volume, Role::FIRST, None), None);
+}
+
+/// A source that cannot read a block leaves and returns with each rebuild: it is not asked for that block each second.
+#[test]
+fn a_rebuild_in_vain_is_not_tried_again_because_its_source_returns() {
+    let both = Role::FIRST.bit() | Role::SECOND.bit();
+    let mut failed = Failed::new(None, 7, both, true);
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        assert_eq!(failed.again, Duration::from_secs(seconds));
+        assert!(failed.stays(Role::FIRST) && !failed.stays(Role::PARITY));
+        failed = Failed::new(Some(failed), 7, both, true);
+    }
+    // One that has completed something goes on.
+    let failed = Failed::new(Some(failed), 7, both, false);
+    assert_eq!(failed.again, REBUILD_AGAIN[0]);
+    assert!(!failed.stays(Role::FIRST));
 }
 
 /// A volume on targets at these addresses that is kept complete.
