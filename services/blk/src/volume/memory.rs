@@ -61,10 +61,13 @@ impl Memory {
 
     /// The bytes of blocks, in memory that comes back when nobody has any of them. Bytes that would leave much of it unused get
     /// other memory.
-    pub(super) fn share(&self, bytes: Vec<u8>) -> Bytes {
+    pub(super) fn share(&self, mut bytes: Vec<u8>) -> Bytes {
         let length = bytes.len();
-        let unused = bytes.capacity() - length;
+        let is_spare = bytes.capacity() - length > length / UNUSED;
         if bytes.capacity() < SHORTEST {
+            if is_spare {
+                bytes.shrink_to_fit();
+            }
             return Bytes::from(bytes);
         }
         let piece = Piece {
@@ -72,7 +75,7 @@ impl Memory {
             most: self.most,
             free: Arc::clone(&self.free),
         };
-        match unused > length / UNUSED {
+        match is_spare {
             true => Bytes::copy_from_slice(&piece.bytes),
             false => Bytes::from_owner(piece),
         }
@@ -127,10 +130,13 @@ mod tests {
     #[test]
     fn few_bytes_do_not_keep_much_memory() {
         let memory = Memory::new(1 << 20);
-        let mut bytes = Vec::with_capacity(SHORTEST);
-        bytes.extend_from_slice(b"few");
-        let few = memory.share(bytes);
-        assert_eq!(few[..], *b"few");
+        for capacity in [SHORTEST, SHORTEST - 1] {
+            let mut bytes = Vec::with_capacity(capacity);
+            bytes.extend_from_slice(b"few");
+            let few = Vec::from(memory.share(bytes));
+            assert_eq!(few[..], *b"few");
+            assert!(few.capacity() < 100, "{}", few.capacity());
+        }
         assert_eq!(memory.take(SHORTEST).capacity(), SHORTEST);
     }
 }
