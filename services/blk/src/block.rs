@@ -12,6 +12,7 @@ use crate::encryption::{SEALED_MIN, Seal};
 use crate::geometry::{Layout, PerTarget, Role};
 use bytes::Bytes;
 use lz4_flex::block::CompressTable;
+use smallvec::SmallVec;
 use std::cell::RefCell;
 
 /// Form in which a block is stored.
@@ -90,10 +91,80 @@ pub fn encode_with(
     allocate: bool,
     seal: Option<Seal<'_>>,
 ) -> Encoded {
-    if !allocate && block.iter().all(|byte| *byte == 0) {
-        return empty(layout, Kind::Zero);
+    let mut run = Run::new(layout, 1, Vec::new());
+    run.push(block, allocate, seal);
+    let encoded = run.finish(Bytes::from).next();
+    encoded.unwrap_or_else(|| empty(layout, Kind::Zero))
+}
+
+/// Blocks that are encoded one behind the other, in memory that all of them share.
+#[derive(Debug)]
+pub(crate) struct Run {
+    layout: Layout,
+    /// Blocks that are still to come.
+    left: usize,
+    all: Vec<u8>,
+    /// Form, stored bytes, and where they begin.
+    blocks: SmallVec<[(Kind, usize, usize); 1]>,
+}
+
+impl Run {
+    /// A run of so many blocks, in this memory as far as it reaches.
+    pub(crate) fn new(layout: Layout, count: usize, memory: Vec<u8>) -> Self {
+        Self {
+            layout,
+            left: count,
+            all: memory,
+            blocks: SmallVec::with_capacity(count),
+        }
     }
-    encode_allocated(layout, block, seal)
+
+    /// Encodes the next block, as [`encode_with`] does.
+    pub(crate) fn push(&mut self, block: &[u8], allocate: bool, seal: Option<Seal<'_>>) {
+        match !allocate && block.iter().all(|byte| *byte == 0) {
+            true => self.put(Kind::Zero, &[]),
+            false => encode_allocated(self, block, seal),
+        }
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// Adds the stored bytes of a block, and the parities.
+    fn put(&mut self, kind: Kind, stored: &[u8]) {
+        let start = self.all.len();
+        self.blocks.push((kind, stored.len(), start));
+        if stored.is_empty() {
+            return;
+        }
+        let layout = self.layout;
+        let length = longest(stored.len(), layout);
+        let bytes = raw_bytes(layout, stored.len());
+        if self.all.capacity() - start < bytes {
+            // The others may need as much.
+            self.all.reserve_exact(bytes * self.left.max(1));
+        }
+        let mut rest = stored;
+        let data: PerTarget<&[u8]> = (0..layout.needed())
+            .map(|_| {
+                let (part, behind) = rest.split_at(length.min(rest.len()));
+                rest = behind;
+                part
+            })
+            .collect();
+        self.all.extend_from_slice(stored);
+        for role in layout.roles().skip(layout.targets() - parities(layout)) {
+            code::append(role, &data, length, &mut self.all);
+        }
+    }
+
+    /// The encoded blocks, in their order. `share` takes their memory.
+    pub(crate) fn finish(
+        self,
+        share: impl FnOnce(Vec<u8>) -> Bytes,
+    ) -> impl Iterator<Item = Encoded> {
+        let (layout, all) = (self.layout, share(self.all));
+        let blocks = self.blocks.into_iter();
+        blocks.map(move |(kind, stored, start)| cut(layout, kind, &all, (start, stored)))
+    }
 }
 
 /// A block that its layer does not have any more.
@@ -110,10 +181,10 @@ fn empty(layout: Layout, kind: Kind) -> Encoded {
     }
 }
 
-fn encode_allocated(layout: Layout, block: &[u8], seal: Option<Seal<'_>>) -> Encoded {
+fn encode_allocated(run: &mut Run, block: &[u8], seal: Option<Seal<'_>>) {
     COMPRESSOR.with_borrow_mut(|(buffer, table, tries)| {
         if !tries.tries(block) {
-            return raw(layout, block, seal, buffer);
+            return raw(run, block, seal, buffer);
         }
         let most = lz4_flex::block::get_maximum_output_size(block.len());
         if buffer.len() < most {
@@ -125,22 +196,24 @@ fn encode_allocated(layout: Layout, block: &[u8], seal: Option<Seal<'_>>) -> Enc
             // The buffer is too small: the block does not shrink.
             Err(_) => None,
         };
-        let encoded = match shortened {
-            None => raw(layout, block, seal, buffer),
+        match shortened {
+            None => {
+                raw(run, block, seal, buffer);
+                tries.learn(block, Kind::Raw);
+            }
             Some(length) => {
                 let bytes = &mut buffer[..length];
                 if let Some(seal) = seal {
                     seal.encrypt(bytes);
                 }
-                split(layout, Kind::Lz4, bytes)
+                run.put(Kind::Lz4, bytes);
+                tries.learn(block, Kind::Lz4);
             }
-        };
-        tries.learn(block, encoded.kind);
+        }
         if buffer.len() > KEPT {
             *buffer = Vec::new();
         }
-        encoded
-    })
+    });
 }
 
 /// Bytes of a block for which each of two targets gives a unit of space.
@@ -209,27 +282,29 @@ fn unevenness(block: &[u8]) -> (u32, u32) {
     let words = block.as_chunks::<8>().0;
     let step = (words.len() / SAMPLE).max(1);
     let mut counts = [0u16; 256];
-    let mut sampled = 0;
+    let (mut sampled, mut squares) = (0, 0);
     for (nth, part) in words.chunks_exact(step).enumerate() {
         for byte in part[nth % step] {
-            counts[usize::from(byte)] += 1;
+            let count = &mut counts[usize::from(byte)];
+            // The difference to the next square.
+            squares += 2 * u32::from(*count) + 1;
+            *count += 1;
         }
         sampled += 8;
     }
-    let squares = counts.map(|count| u32::from(count) * u32::from(count));
-    // Of noise the sum is about n + n^2 / 256.
-    (squares.iter().sum(), sampled + sampled * sampled / 256)
+    // Of noise the sum of the squares is about n + n^2 / 256.
+    (squares, sampled + sampled * sampled / 256)
 }
 
 /// A block as it is, or encrypted.
-fn raw(layout: Layout, block: &[u8], seal: Option<Seal<'_>>, buffer: &mut Vec<u8>) -> Encoded {
+fn raw(run: &mut Run, block: &[u8], seal: Option<Seal<'_>>, buffer: &mut Vec<u8>) {
     let Some(seal) = seal else {
-        return split(layout, Kind::Raw, block);
+        return run.put(Kind::Raw, block);
     };
     buffer.clear();
     buffer.extend_from_slice(block);
     seal.encrypt(buffer);
-    split(layout, Kind::Raw, buffer)
+    run.put(Kind::Raw, buffer);
 }
 
 /// Most bytes that a thread keeps for the compression of its next block.
@@ -246,44 +321,39 @@ fn compressor_new() -> Compressor {
     (Vec::new(), CompressTable::small(), Tries::default())
 }
 
-fn split(layout: Layout, kind: Kind, stored: &[u8]) -> Encoded {
-    let length = longest(stored.len(), layout);
-    let mut rest = stored;
-    let data: PerTarget<&[u8]> = (0..layout.needed())
-        .map(|_| {
-            let (part, behind) = rest.split_at(length.min(rest.len()));
-            rest = behind;
-            part
-        })
-        .collect();
-    let parities = match layout.is_mirror() {
+/// Bytes of all parts of a block that is stored as it is: copies are the same ones.
+pub(crate) fn raw_bytes(layout: Layout, block: usize) -> usize {
+    block + parities(layout) * longest(block, layout)
+}
+
+/// Parts behind those of data that have bytes of their own.
+fn parities(layout: Layout) -> usize {
+    match layout.is_mirror() {
         true => 0,
         false => layout.targets() - layout.needed(),
-    };
-    let mut all = Vec::with_capacity(stored.len() + parities * length);
-    all.extend_from_slice(stored);
-    for role in layout.roles().skip(layout.targets() - parities) {
-        code::append(role, &data, length, &mut all);
     }
-    let all = Bytes::from(all);
-    let part = |role: Role| match data.get(role.index()) {
-        Some(part) => {
-            // The last ones may be empty.
-            let start = (role.index() * length).min(stored.len());
-            all.slice(start..start + part.len())
+}
+
+/// The parts of the block whose stored bytes and parities begin at `start`.
+fn cut(layout: Layout, kind: Kind, all: &Bytes, (start, stored): (usize, usize)) -> Encoded {
+    let length = longest(stored, layout);
+    let part = |role: Role| match role.index() {
+        // The last parts of data may be empty.
+        nth if nth < layout.needed() => {
+            let from = (nth * length).min(stored);
+            all.slice(start + from..start + (from + length).min(stored))
         }
         // Of a mirror, another copy of the only part of data.
-        None if layout.is_mirror() => all.clone(),
-        None => {
-            let nth = role.index() - layout.needed();
-            let start = stored.len() + nth * length;
-            all.slice(start..start + length)
+        _ if layout.is_mirror() => all.slice(start..start + stored),
+        nth => {
+            let from = start + stored + (nth - layout.needed()) * length;
+            all.slice(from..from + length)
         }
     };
     Encoded {
         kind,
         // Cannot fail: a block has at most 1 MiB, and a compressed one is shorter.
-        stored: u32::try_from(stored.len()).unwrap_or(u32::MAX),
+        stored: u32::try_from(stored).unwrap_or(u32::MAX),
         parts: layout.map(part),
     }
 }
@@ -535,6 +605,29 @@ mod tests {
         check(&block, Kind::Raw);
         block[..300].fill(1);
         check(&block, Kind::Lz4);
+    }
+
+    /// Blocks of a run are those that are encoded alone, in one piece of memory.
+    #[test]
+    fn a_run_has_its_blocks_in_one_memory() {
+        let mut short = noise(4);
+        short[1000..].fill(3);
+        let blocks = [noise(1), vec![0; 4096], short, vec![7; 4096], noise(2)];
+        for layout in ["2+1", "mirror-3", "5+2"] {
+            let layout = layout.parse().unwrap();
+            let mut run = Run::new(layout, blocks.len(), Vec::new());
+            blocks.iter().for_each(|block| run.push(block, false, None));
+            let encoded: Vec<Encoded> = run.finish(Bytes::from).collect();
+            let alone = blocks.each_ref().map(|block| encode(layout, block));
+            assert_eq!(encoded, alone);
+            let part = |at: usize, role: usize| encoded[at].parts[role].as_ptr() as usize;
+            let bytes = |one: &Encoded| match layout.is_mirror() {
+                true => one.parts[0].len(),
+                false => one.parts.iter().map(Bytes::len).sum(),
+            };
+            let before: usize = encoded[..4].iter().map(bytes).sum();
+            assert_eq!(part(4, 0) - part(0, 0), before);
+        }
     }
 
     /// The bytes of a block are copied once, for all targets.

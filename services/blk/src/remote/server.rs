@@ -40,6 +40,8 @@ const BUDGET: usize = 64 << 20;
 const GREETING: Duration = Duration::from_secs(10);
 /// A connection waits this long for the next call before it looks again.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Most bytes of answers that wait for that of a call which is there already.
+const QUEUED: usize = 16 << 10;
 /// Why a call of the owner's process is refused.
 const LATE: &str = "another connection owns the target";
 /// Openings of the volume that a target may miss. A larger step of its epoch is a mistake, and would use up the epochs.
@@ -368,7 +370,17 @@ impl TargetServer {
 
     fn send(&self, link: &mut Link, call: u64, answer: &Answer) -> Result<(), LinkError> {
         self.count(answer);
-        link.send_parts(&Parts::of_answer(answer, call).all())
+        let parts = Parts::of_answer(answer, call);
+        let all = parts.all();
+        let length = link.unsent() + all.iter().map(|part| part.len()).sum::<usize>();
+        if length > QUEUED {
+            // A long answer is not copied.
+            link.flush()?;
+        } else if link.has_next() {
+            // The next call is here already: its answer takes this one along.
+            return link.queue_parts(&all);
+        }
+        link.send_parts(&all)
     }
 
     /// True for a call of the owner that waits for the disk.

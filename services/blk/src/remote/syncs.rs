@@ -53,7 +53,9 @@ impl Syncs {
 
     /// Calls that have ended.
     pub(super) fn ended(&mut self) -> Option<Ended> {
-        self.thread.as_mut()?.take()
+        // Without one it would ask the system for nothing, at each call.
+        let thread = self.thread.as_mut()?;
+        (thread.pending() > 0).then(|| thread.take()).flatten()
     }
 
     /// True if a call waits, and none is under way.

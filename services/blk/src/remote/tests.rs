@@ -555,6 +555,27 @@ fn several_groups_of_a_request_are_under_way() {
     assert_eq!(volume.scrub().unwrap().bad_halves, 0);
 }
 
+/// The peer wakes once for the answers to calls that it has sent together.
+#[test]
+fn calls_that_arrive_together_are_answered_together() {
+    let limit = Duration::from_secs(60);
+    let link = xgvmi_daemon::Link::connect(&start(Role::FIRST), limit, wire::PROTOCOL, None);
+    let mut link = link.unwrap();
+    let hello = wire::Call::Hello.to_bytes();
+    link.send(&hello).unwrap();
+    link.wait(limit).unwrap().unwrap();
+    let count: u64 = 8;
+    for _ in 0..count {
+        link.queue_parts(&[&hello]).unwrap();
+    }
+    link.flush().unwrap();
+    for number in 1..=count {
+        assert_eq!(link.has_next(), number > 1, "{number}");
+        let answer = link.wait(limit).unwrap().unwrap();
+        assert_eq!(answer[..8], number.to_le_bytes());
+    }
+}
+
 /// The generations come in parts, and the target keeps no copy for a peer.
 #[test]
 fn generations_come_in_parts() {

@@ -363,7 +363,10 @@ impl Volume {
         let places = group.iter().map(|piece| self.sink(&view, piece.block));
         let _writing = self.begin_write(places);
         let mut whole = Vec::new();
-        let mut writes = Vec::with_capacity(group.len());
+        let mut places: SmallVec<[(u64, u64); 1]> = SmallVec::with_capacity(group.len());
+        let memory = self.pending.memory();
+        let bytes = group.len() * block::raw_bytes(self.layout, length);
+        let mut run = block::Run::new(self.layout, group.len(), memory.take(bytes));
         for piece in group {
             let new = source(piece);
             let content = match new {
@@ -381,9 +384,13 @@ impl Volume {
                     &whole[..]
                 }
             };
-            writes.push(self.new_write(self.sink(&view, piece.block), content, allocate));
+            let place = (self.sink(&view, piece.block), self.next_generation());
+            run.push(content, allocate, self.seal(place.0, place.1));
+            places.push(place);
         }
-        self.write_blocks(writes)
+        let writes = places.into_iter().zip(run.finish(|all| memory.share(all)));
+        let writes = writes.map(|(place, encoded)| self.new_generation(place, encoded));
+        self.write_blocks(writes.collect())
     }
 
     /// A write of a block, which replaces what is at its place.
@@ -515,11 +522,11 @@ impl Volume {
                 blocks.set(write.block, state);
             }
             drop(blocks);
-            self.pending
-                .wrote(recorded.into_iter().map(|(write, holders)| {
-                    let parts = Arc::new(write.halves);
-                    (write.block, write.generation, *holders, parts)
-                }));
+            self.pending.wrote(
+                recorded.into_iter().map(|(write, holders)| {
+                    ((write.block, write.generation, *holders), write.halves)
+                }),
+            );
             holders
         })
     }

@@ -52,6 +52,7 @@ mod io;
 mod keys;
 mod know;
 mod layering;
+mod memory;
 mod merge;
 mod open;
 mod parts;

@@ -1,19 +1,69 @@
 //! What was written since it was last made durable: the data of blocks, to give it to targets again that lose it, and the
 //! blocks that each target may lose.
 
+use super::memory::Memory;
 use crate::geometry::{Layout, PerTarget, Role};
 use crate::record::Half;
 use crate::store::{GROUP, Shape};
+use smallvec::SmallVec;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most bytes and blocks that wait for a flush. More of them make a write flush.
+/// Most bytes of memory and blocks that wait for a flush. More of them make a write flush.
 const BYTES_MAX: usize = 64 << 20;
 const BLOCKS_MAX: usize = 1 << 16;
 
+/// The parts of blocks that were written together, which share their memory: it is free when none of them is kept any more.
+#[derive(Debug)]
+struct Together {
+    blocks: SmallVec<[PerTarget<Half>; 1]>,
+    bytes: usize,
+    /// Bytes of all of them.
+    kept: Arc<AtomicUsize>,
+}
+
+impl Together {
+    fn new(
+        blocks: SmallVec<[PerTarget<Half>; 1]>,
+        layout: Layout,
+        kept: &Arc<AtomicUsize>,
+    ) -> Self {
+        // Copies are the same bytes.
+        let count = if layout.is_mirror() { 1 } else { usize::MAX };
+        let halves = blocks.iter().flat_map(|halves| halves.iter().take(count));
+        let bytes = halves.map(|half| half.data.len()).sum();
+        // Relaxed: a count orders nothing.
+        kept.fetch_add(bytes, Ordering::Relaxed);
+        Self {
+            blocks,
+            bytes,
+            kept: Arc::clone(kept),
+        }
+    }
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        self.kept.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// The parts of a block, for all targets.
-pub(super) type Parts = Arc<PerTarget<Half>>;
+#[derive(Debug, Clone)]
+pub(super) struct Parts {
+    together: Arc<Together>,
+    nth: usize,
+}
+
+impl std::ops::Deref for Parts {
+    type Target = PerTarget<Half>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.together.blocks[self.nth]
+    }
+}
 
 /// A block that too few targets have made durable.
 #[derive(Debug)]
@@ -35,18 +85,11 @@ impl State {
     }
 }
 
-impl Written {
-    fn bytes(&self) -> usize {
-        self.parts.iter().map(|half| half.data.len()).sum()
-    }
-}
-
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<u64, Written>,
     /// Groups of the targets' indexes in which they are.
     groups: u64,
-    bytes: usize,
     /// Flushes that have begun.
     begun: u64,
     /// Blocks that targets hold and have not made durable. For each target the number of the first flush that does; 0: none.
@@ -77,6 +120,9 @@ pub(super) struct Pending {
     layout: Layout,
     /// Most groups that may wait: what waits stays in change at the targets.
     groups_max: u64,
+    /// Bytes of memory that waits.
+    kept: Arc<AtomicUsize>,
+    memory: Memory,
     state: Mutex<State>,
 }
 
@@ -91,6 +137,8 @@ impl Pending {
         Self {
             layout,
             groups_max,
+            kept: Arc::default(),
+            memory: Memory::new(BYTES_MAX),
             state: Mutex::new(State {
                 doubted,
                 ..State::default()
@@ -103,25 +151,43 @@ impl Pending {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks were written: their numbers, generations, the targets that hold them, and their parts.
-    pub(super) fn wrote(&self, blocks: impl IntoIterator<Item = (u64, u64, u16, Parts)>) {
+    /// Memory for the parts of blocks.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Blocks were written together: their numbers, generations, the targets that hold them, and their parts.
+    pub(super) fn wrote(
+        &self,
+        blocks: impl IntoIterator<Item = ((u64, u64, u16), PerTarget<Half>)>,
+    ) {
+        let blocks = blocks.into_iter();
+        let count = blocks.size_hint().0;
+        let mut names: SmallVec<[(u64, u64, u16); 1]> = SmallVec::with_capacity(count);
+        let mut parts = SmallVec::with_capacity(count);
+        for (name, of_block) in blocks {
+            names.push(name);
+            parts.push(of_block);
+        }
+        let together = Arc::new(Together::new(parts, self.layout, &self.kept));
         let mut state = self.state();
         let next = state.begun + 1;
-        for (block, generation, holders, parts) in blocks {
+        for (nth, (block, generation, holders)) in names.into_iter().enumerate() {
             let mut new = Written {
                 generation,
                 holders,
                 covered: 0,
-                parts,
+                parts: Parts {
+                    together: Arc::clone(&together),
+                    nth,
+                },
             };
-            state.bytes += new.bytes();
             // Before it is among them.
             let is_alone = self.counts_groups() && state.is_alone(block);
             match state.blocks.entry(block) {
                 Entry::Occupied(mut old) => {
                     new.covered = old.get().covered;
-                    let old = old.insert(new);
-                    state.bytes -= old.bytes();
+                    old.insert(new);
                 }
                 Entry::Vacant(place) => {
                     place.insert(new);
@@ -185,7 +251,7 @@ impl Pending {
     pub(super) fn parts(&self, block: u64, generation: u64) -> Option<Parts> {
         let state = self.state();
         let written = state.blocks.get(&block)?;
-        (written.generation == generation).then(|| Arc::clone(&written.parts))
+        (written.generation == generation).then(|| written.parts.clone())
     }
 
     /// Blocks that wait and that a target does not hold.
@@ -213,7 +279,7 @@ impl Pending {
     /// True if so much waits that a flush is due, or `times` as much.
     pub(super) fn is_flush_due(&self, times: usize) -> bool {
         let state = self.state();
-        state.bytes > times * BYTES_MAX
+        self.kept.load(Ordering::Relaxed) > times * BYTES_MAX
             || state.blocks.len() > times * BLOCKS_MAX
             || state.groups > self.groups_max.saturating_mul(times as u64)
     }
@@ -283,8 +349,7 @@ impl Pending {
             let is_same = state.blocks.get(&due.block);
             if is_same.is_some_and(|written| written.generation == due.generation) {
                 state.groups -= u64::from(self.counts_groups() && state.is_alone(due.block));
-                let old = state.blocks.remove(&due.block);
-                state.bytes -= old.map_or(0, |old| old.bytes());
+                state.blocks.remove(&due.block);
             }
             false
         });
@@ -296,20 +361,50 @@ impl Pending {
 mod tests {
     use super::*;
     use crate::block::Kind;
+    use bytes::Bytes;
 
-    fn parts(generation: u64) -> Parts {
-        Arc::new(Layout::HALVES.map(|role| Half {
+    fn parts(generation: u64) -> PerTarget<Half> {
+        Layout::HALVES.map(|role| Half {
             generation,
             kind: Kind::Raw,
             stored: 3,
             data: vec![0; role.index() + 1].into(),
-        }))
+        })
+    }
+
+    /// Blocks that are written together share their memory: it waits as long as one of them does. Copies are the same bytes.
+    #[test]
+    fn memory_waits_until_its_last_block_does_not() {
+        let copies = "mirror-2".parse().unwrap();
+        // Halves of a fifth of what may wait.
+        for (layout, count) in [(Layout::HALVES, 2), (copies, 6)] {
+            let pending = Pending::new(layout, 1 << 16);
+            let data = Bytes::from(vec![0; BYTES_MAX / 5]);
+            let long = layout.map(|_| Half {
+                generation: 9,
+                kind: Kind::Raw,
+                stored: 3,
+                data: data.clone(),
+            });
+            let short = |block, generation| [((block, generation, 0b11), parts(generation))];
+            pending.wrote((0..count).map(|block| ((block, 9, 0b11), long.clone())));
+            assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
+            for block in 1..count {
+                pending.wrote(short(block, 10));
+                assert!(pending.is_flush_due(1), "block 0 keeps it");
+            }
+            let kept = pending.parts(0, 9);
+            pending.wrote(short(0, 10));
+            assert!(pending.is_flush_due(1), "it is in use");
+            drop(kept);
+            assert!(!pending.is_flush_due(1));
+        }
     }
 
     #[test]
     fn a_target_that_leaves_before_a_flush_is_doubted_until_it_is_written_again() {
         let pending = Pending::new(Layout::HALVES, 1 << 16);
-        pending.wrote([(4, 9, 0b011, parts(9))]);
+        pending.wrote([((4, 9, 0b011), parts(9))]);
         let batch = pending.begin();
         pending.synced(Role::FIRST, &batch);
         for role in [Role::FIRST, Role::SECOND] {
@@ -331,19 +426,19 @@ mod tests {
     #[test]
     fn the_second_write_of_a_block_during_a_flush_of_all_targets_waits_for_its_end() {
         let pending = Pending::new("4+2".parse().unwrap(), 1 << 16);
-        pending.wrote([(4, 9, 0b11_1111, parts(9))]);
+        pending.wrote([((4, 9, 0b11_1111), parts(9))]);
         assert!(!pending.waits_for_flush(4));
         let batch = pending.cover();
         assert!(!pending.waits_for_flush(4), "the first one keeps 9");
-        pending.wrote([(4, 10, 0b11_1111, parts(10))]);
+        pending.wrote([((4, 10, 0b11_1111), parts(10))]);
         assert!(pending.waits_for_flush(4) && !pending.waits_for_flush(5));
         assert!(pending.done(batch, 0b11_1111, 0b11_1111).is_empty());
         pending.uncover();
         assert!(!pending.waits_for_flush(4));
         // Groups that stay in change until then are few.
         for group in 0..600 {
-            pending.wrote([(group * GROUP, 11, 0b11_1111, parts(11))]);
-            pending.wrote([(group * GROUP + 1, 11, 0b11_1111, parts(11))]);
+            pending.wrote([((group * GROUP, 11, 0b11_1111), parts(11))]);
+            pending.wrote([((group * GROUP + 1, 11, 0b11_1111), parts(11))]);
         }
         assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
         let batch = pending.begin();
@@ -354,9 +449,9 @@ mod tests {
     #[test]
     fn a_flush_ends_nothing_that_was_written_after_it_began() {
         let pending = Pending::new(Layout::HALVES, 1 << 16);
-        pending.wrote([(4, 9, 0b111, parts(9))]);
+        pending.wrote([((4, 9, 0b111), parts(9))]);
         let batch = pending.begin();
-        pending.wrote([(4, 10, 0b111, parts(10))]);
+        pending.wrote([((4, 10, 0b111), parts(10))]);
         pending.synced(Role::FIRST, &batch);
         assert!(pending.done(batch, 0b111, 0).is_empty());
         assert_eq!(pending.begin().due[0].generation, 10);
@@ -364,7 +459,7 @@ mod tests {
         assert!(pending.is_doubted(Role::FIRST, 4));
         assert!(!pending.is_flush_due(1));
         for block in 0..=BLOCKS_MAX as u64 {
-            pending.wrote([(block, 11, 0b111, parts(11))]);
+            pending.wrote([((block, 11, 0b111), parts(11))]);
         }
         assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
     }

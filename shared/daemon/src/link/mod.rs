@@ -197,6 +197,8 @@ pub struct Link {
     frame_max: usize,
     /// Bytes of the last frame, if it was a long one: the next one may be as long.
     long: usize,
+    /// Frames stay here.
+    holds: bool,
 }
 
 impl Link {
@@ -271,6 +273,7 @@ impl Link {
             partial: None,
             frame_max: FRAME_MAX,
             long: 0,
+            holds: false,
         })
     }
 
@@ -321,6 +324,24 @@ impl Link {
         self.put(Class::Data, body)
     }
 
+    /// As [`Link::send_parts`], but the frame stays here until the next one, or [`Link::flush`], takes it along: each send wakes the
+    /// peer.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn queue_parts(&mut self, body: &[&[u8]]) -> Result<(), LinkError> {
+        self.holds = true;
+        let queued = self.send_parts(body);
+        self.holds = false;
+        queued
+    }
+
+    /// Whether another frame has arrived as a whole.
+    #[must_use]
+    pub fn has_next(&self) -> bool {
+        self.input.len() >= HEADER && self.rest_of_frame() == 0
+    }
+
     /// Sends the reason for a refusal to the peer and closes the connection afterwards.
     pub fn refuse(&mut self, reason: &str) {
         let end = reason.len().min(REASON_MAX);
@@ -364,6 +385,12 @@ impl Link {
     #[must_use]
     pub fn wants_to_send(&self) -> bool {
         !self.output.is_empty()
+    }
+
+    /// Bytes of unsent data.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.output.len()
     }
 
     /// Returns a complete frame, if there is one.
@@ -485,7 +512,7 @@ impl Link {
     /// Sends parts of a frame, or queues what the connection does not take at once.
     fn leave(&mut self, parts: &[&[u8]]) -> Result<(), LinkError> {
         // What leaves at once is not copied.
-        let mut sent = match self.output.is_empty() {
+        let mut sent = match self.output.is_empty() && !self.holds {
             true => self.send_at_once(parts)?,
             false => 0,
         };
@@ -494,7 +521,10 @@ impl Link {
             sent -= of_part;
             self.output.push(&part[of_part..]);
         }
-        self.flush()
+        match self.holds {
+            true => self.account(),
+            false => self.flush(),
+        }
     }
 
     /// Sends as much as the connection takes at once. Returns the number of bytes.

@@ -93,6 +93,25 @@ fn frames_arrive_whole_and_in_order() {
 }
 
 /// Frames that have arrived behind a long one stay in the socket until it is taken: its memory is kept, and theirs not moved.
+/// One send, and one read of the peer, which sees that more is there.
+#[test]
+fn queued_frames_leave_with_the_next_one() {
+    let (mut left, mut right) = pair();
+    left.queue_parts(&[b"one"]).expect("queued");
+    left.queue_parts(&[b"t", b"wo"]).expect("queued");
+    assert!(left.wants_to_send());
+    left.send(b"three").expect("sent");
+    assert_eq!(wait(&mut right).expect("a frame"), b"one");
+    for body in [&b"two"[..], b"three"] {
+        assert!(right.has_next());
+        assert_eq!(right.take().expect("a frame").as_deref(), Some(body));
+    }
+    assert!(!right.has_next());
+    left.queue_parts(&[b"four"]).expect("queued");
+    left.flush().expect("sent");
+    assert_eq!(wait(&mut right).expect("a frame"), b"four");
+}
+
 #[test]
 fn what_is_behind_a_long_frame_is_read_later() {
     let (mut left, mut right) = pair();

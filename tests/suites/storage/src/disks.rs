@@ -64,7 +64,9 @@ enum Peer {
     /// Files past the system's cache.
     Direct,
     Tcp,
-    /// The same in four parts and two parities.
+    /// Two whole copies, as the pair has them.
+    Copies,
+    /// Four parts and two parities.
     Parts,
     /// On three functions of the emulated device, and the export on a fourth one.
     Rdma,
@@ -72,11 +74,12 @@ enum Peer {
 }
 
 impl Peer {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Memory,
         Self::File,
         Self::Direct,
         Self::Tcp,
+        Self::Copies,
         Self::Parts,
         Self::Rdma,
         Self::Pair,
@@ -88,9 +91,18 @@ impl Peer {
             Self::File => "file",
             Self::Direct => "file, direct",
             Self::Tcp => "tcp",
+            Self::Copies => "tcp, mirror-2",
             Self::Parts => "tcp, 4+2",
             Self::Rdma => "rdma",
             Self::Pair => "nbdkit file, mirrored by qemu",
+        }
+    }
+
+    const fn layout(self) -> &'static str {
+        match self {
+            Self::Copies => "mirror-2",
+            Self::Parts => "4+2",
+            Self::Memory | Self::File | Self::Direct | Self::Tcp | Self::Rdma | Self::Pair => "2+1",
         }
     }
 
@@ -98,6 +110,7 @@ impl Peer {
     const fn files(self) -> &'static [&'static str] {
         match self {
             Self::Tcp | Self::Rdma => &FILES,
+            Self::Copies => &["1", "2"],
             Self::Parts => &["1", "2", "3", "4", "5", "6"],
             Self::Memory | Self::File | Self::Direct | Self::Pair => &[],
         }
@@ -141,9 +154,8 @@ impl Disks {
                 let server = place.export(&[&FILES[..], &more, direct].concat())?;
                 Ok(Self(Served::alone(server), None))
             }
-            Peer::Tcp | Peer::Parts | Peer::Rdma => {
-                let layout = if peer == Peer::Parts { "4+2" } else { "2+1" };
-                let create = ["--size", &size, "--layout", layout];
+            Peer::Tcp | Peer::Copies | Peer::Parts | Peer::Rdma => {
+                let create = ["--size", &size, "--layout", peer.layout()];
                 place.ours(&[&["create"], peer.files(), &create].concat())?;
                 let scheme = if peer == Peer::Rdma { "rdma" } else { "tcp" };
                 let by_rdma = peer == Peer::Rdma;
