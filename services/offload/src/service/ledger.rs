@@ -62,6 +62,8 @@ const HELD_ROUNDS: u32 = 1024;
 /// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
 
+const ENTERED_TWICE: &str = "it entered the call twice";
+
 /// State of a job's collectives at this SP.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -357,7 +359,7 @@ impl Ledger {
         };
         let call = self.call(collective);
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
-            return Err(wrong("it entered the call twice"));
+            return Err(wrong(ENTERED_TWICE));
         }
         let targets = self.send_all(call, rank, sends, short, buffers);
         let targets = targets.map_err(wrong)?;

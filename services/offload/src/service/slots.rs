@@ -184,6 +184,15 @@ impl Slots {
         }
     }
 
+    /// The slots of a run.
+    #[inline]
+    pub(super) fn of_run(run: &Run) -> Self {
+        Self {
+            sources: Vec::new(),
+            places: Places::Runs(RunSlots::of_run(run)),
+        }
+    }
+
     /// Number of sources.
     pub(super) fn len(&self) -> usize {
         match &self.places {
@@ -273,13 +282,7 @@ impl RunSlots {
     #[inline]
     fn new(runs: Runs<'_>) -> Self {
         if let Some(run) = runs.only() {
-            return Self {
-                first: *run,
-                several: Vec::new(),
-                before: Vec::new(),
-                taken: Taken::new(runs.blocks()),
-                len: runs.blocks(),
-            };
+            return Self::of_run(run);
         }
         let several: Vec<Run> = runs.iter().collect();
         let counts = several.iter().map(|run| run.count);
@@ -292,6 +295,17 @@ impl RunSlots {
             several,
             taken: Taken::new(runs.blocks()),
             len: runs.blocks(),
+        }
+    }
+
+    #[inline]
+    fn of_run(run: &Run) -> Self {
+        Self {
+            first: *run,
+            several: Vec::new(),
+            before: Vec::new(),
+            taken: Taken::new(run.count as usize),
+            len: run.count as usize,
         }
     }
 

@@ -1,10 +1,13 @@
 //! Calls that repeat. A rank that sends the same run of blocks from the same buffer as before is only noted. If all ranks of a
 //! call are noted, and the same ones as in an earlier call, its offers are copies of the earlier ones.
 
-use super::{Call, CallId, Ledger, Outgoing};
+use super::{Call, CallId, ENTERED_TWICE, Ledger, Outgoing, Seat};
 use crate::draft::RtsHead;
-use crate::service::actions::{Action, Buffers};
+use crate::service::actions::{Action, Buffers, Wrong};
 use crate::service::again::{KEY_MAX, Noted, Replay, SIDES, Set, Side, Sides};
+use crate::service::incoming::Participant;
+use crate::service::slots::Slots;
+use crate::wire::Collective;
 use crate::wire::runs::Run;
 use std::rc::Rc;
 
@@ -19,6 +22,64 @@ impl Call {
 }
 
 impl Ledger {
+    /// As [`Ledger::arrive`] for a rank whose entry is like its last one, with a run of blocks for the device on each side. `None` if
+    /// there is more to do than to note it.
+    pub(in crate::service) fn arrive_again(
+        &mut self,
+        collective: Collective,
+        (rank, local, together): (u32, usize, u32),
+        (sends, receives): (&Run, &Run),
+        buffers: Buffers<'_>,
+    ) -> Result<Option<CallId>, Wrong> {
+        let expected = receives.count as usize;
+        if receives.length < self.direct_min || expected > self.service_of.len() {
+            return Ok(None);
+        }
+        let Some((at, side)) = self.again.known(local, sends, buffers) else {
+            return Ok(None);
+        };
+        side.noted += 1;
+        let (version, targets) = (side.version, side.targets);
+        let call = self.call(collective);
+        let state = &mut *self.states[call];
+        let seat = &mut state.seats[local];
+        let Seat::Absent(waiting) = seat else {
+            return Err(Wrong::Rank {
+                rank,
+                collective,
+                what: ENTERED_TWICE,
+            });
+        };
+        let waiting = std::mem::take(waiting);
+        *seat = Seat::Present(Participant {
+            slots: Slots::of_run(receives),
+            receives_left: expected,
+            offers_left: targets,
+            is_told: false,
+            short: None,
+        });
+        let side = at;
+        state.noted.push(Noted {
+            version,
+            rank,
+            side,
+        });
+        state.arrived += 1;
+        state.present += 1;
+        let has_all = state.arrived >= together as usize;
+        if !has_all && !state.is_held {
+            state.is_held = true;
+            self.held.push(call);
+        }
+        self.keep_rank(call, 2 * size_of::<Run>());
+        if has_all {
+            self.pump(call);
+        }
+        // The rank waits for its blocks: none of them is short, so none is there before the device has read it.
+        self.meet(call, local, waiting)?;
+        Ok(Some(call))
+    }
+
     /// Notes a rank whose send side is like an earlier one. Returns the number of its SPs.
     #[inline]
     pub(super) fn note(
@@ -28,10 +89,8 @@ impl Ledger {
         run: &Run,
         buffers: Buffers<'_>,
     ) -> Option<usize> {
-        let local = self.local_of[rank as usize];
-        let sides = &mut self.again.sides.get_mut(local as usize)?.of;
-        let mut sides = (0..).zip(sides);
-        let (at, side) = sides.find(|(_, side)| side.is(run, buffers))?;
+        let local = self.local_of[rank as usize] as usize;
+        let (at, side) = self.again.known(local, run, buffers)?;
         let state = &mut self.states[call];
         if state.collective.step > 0 {
             return None;
