@@ -53,6 +53,15 @@ struct Flight {
     from: RemoteKey,
 }
 
+/// How a get has ended. The error is boxed because every get moves this, and few fail.
+type Outcome = std::result::Result<(), Box<UcpError>>;
+
+/// Gets that have ended: their tags and outcomes, see [`Gets::take_all`].
+pub struct Taken<'a> {
+    list: Vec<End>,
+    gets: &'a mut Gets,
+}
+
 /// Equally spaced ranges of one length, into which gets write.
 #[derive(Debug, Clone, Copy)]
 pub struct Places {
@@ -182,36 +191,53 @@ impl Gets {
         self.room = list.capacity();
     }
 
-    /// Takes all gets that have ended: their tags, and the errors of those that have failed. As [`Gets::take`], with less work for
-    /// each. `each` must not make progress of the worker: ends of that time would be lost.
+    /// Takes all gets that have ended, as [`Gets::take`] does with less work for each. The worker must make no progress before the
+    /// result is dropped: ends of that time would be lost.
     #[inline(always)]
-    pub fn take_each(&mut self, mut each: impl FnMut(u64, std::result::Result<(), Box<UcpError>>)) {
+    pub fn take_all(&mut self) -> Taken<'_> {
         // SAFETY: as in grow(); the reference to the list ends here.
-        let mut list = unsafe { std::mem::take(&mut *self.ends.as_ref().list.get()) };
+        let list = unsafe { std::mem::take(&mut *self.ends.as_ref().list.get()) };
         self.count -= list.len();
-        for End { flight, status } in list.drain(..) {
-            let ended = match status {
-                UCS_OK => Ok(()),
-                status => Err(Box::new(failed(flight.from.ucp(), status))),
-            };
-            each(flight.tag, ended);
-        }
-        // SAFETY: as above. Without progress nothing has come meanwhile, so this list alone has room.
-        unsafe { *self.ends.as_ref().list.get() = list };
+        Taken { list, gets: self }
     }
 
-    /// Takes a get that has ended: its tag, and its error if it has failed. The order is not that of the ends. The error is
-    /// boxed because every get moves this result, and few fail.
+    /// Takes a get that has ended: its tag, and its error if it has failed. The order is not that of the ends.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<(u64, std::result::Result<(), Box<UcpError>>)> {
+    pub fn take(&mut self) -> Option<(u64, Outcome)> {
         // SAFETY: as in grow(); the reference to the list ends here.
         let End { flight, status } = unsafe { (*self.ends.as_ref().list.get()).pop() }?;
         self.count -= 1;
-        let ended = match status {
+        Some((flight.tag, flight.outcome(status)))
+    }
+}
+
+impl Flight {
+    #[inline(always)]
+    fn outcome(&self, status: ucs_status_t) -> Outcome {
+        match status {
             UCS_OK => Ok(()),
-            status => Err(Box::new(failed(flight.from.ucp(), status))),
-        };
-        Some((flight.tag, ended))
+            status => Err(Box::new(failed(self.from.ucp(), status))),
+        }
+    }
+}
+
+impl Iterator for Taken<'_> {
+    type Item = (u64, Outcome);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let End { flight, status } = self.list.pop()?;
+        Some((flight.tag, flight.outcome(status)))
+    }
+}
+
+impl Drop for Taken<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let mut list = std::mem::take(&mut self.list);
+        list.clear();
+        // SAFETY: as in Gets::take_all(). The list there has no memory, so that its drop calls nothing.
+        unsafe { *self.gets.ends.as_ref().list.get() = list };
     }
 }
 
@@ -225,6 +251,14 @@ impl fmt::Debug for Gets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gets")
             .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Taken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Taken")
+            .field("len", &self.list.len())
             .finish_non_exhaustive()
     }
 }

@@ -157,10 +157,10 @@ const STARTED: (&str, &str) = (
     "if early || done > 0 {\n            self.delivered(id, if early { count } else { done });",
 );
 const REAPED: (&str, &str) = (
-    "} else if Flight::lane(tag) == lane {",
-    "} else if Flight::of(tag).batch == u32::MAX {
-                // It was delivered at its start.
-            } else if Flight::lane(tag) == lane {",
+    "if Flight::lane(tag) == lane {\n                count += 1;",
+    "if Flight::of(tag).batch == u32::MAX {\n                continue;
+            }
+            if Flight::lane(tag) == lane {\n                count += 1;",
 );
 
 /// The copy of the sources and its build.

@@ -299,6 +299,12 @@ impl Ledger {
         Some(action)
     }
 
+    /// Whether [`Ledger::next`] has an action.
+    #[inline]
+    pub(super) fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
     /// An action is the caller's now.
     fn handed_over(&mut self, action: &Action) {
         match action {
@@ -497,8 +503,11 @@ impl Ledger {
         let outgoing = self.outgoing.remove(at);
         let call = outgoing.call;
         if outgoing.to != self.me {
-            self.states[call].queue.in_flight -= 1;
-            self.pump(call);
+            let state = &mut self.states[call];
+            state.queue.in_flight -= 1;
+            if state.has_offers() {
+                self.pump(call);
+            }
         }
         for rank in &outgoing.ranks {
             let local = self.local_of[*rank as usize] as usize;
@@ -611,7 +620,7 @@ impl Ledger {
             self.replay(call, credits);
         }
         let state = &mut self.states[call];
-        loop {
+        while !state.queue.is_empty() {
             let entry = self.outgoing.vacant_entry();
             // Far fewer offers are on the way than 32 bits count: each has a message in memory.
             let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;

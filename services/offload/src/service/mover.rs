@@ -479,12 +479,13 @@ impl<T: Transport> Mover<T> {
     pub(super) fn act(&mut self, transport: &T) -> Result<bool> {
         let mut acted = false;
         loop {
-            let mut again = false;
             while let Some(action) = self.ledger.next() {
-                again = true;
+                acted = true;
                 self.carry_out(transport, action)?;
             }
-            again |= self.start_reads(transport)?;
+            // It ends when there is no room or no block. Blocks that are there at once cause actions.
+            acted |= self.start_reads(transport)?;
+            let mut again = self.ledger.has_actions();
             if !self.relays.is_quiet() {
                 again = true;
                 self.relay(transport)?;

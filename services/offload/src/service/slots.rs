@@ -358,11 +358,27 @@ fn take_of_run(
     if run.length != length {
         return None;
     }
+    // Most runs name each rank.
+    if run.step == 1 {
+        let first = sources.first.checked_sub(run.peer)?;
+        if sources.last - run.peer >= run.count {
+            return None;
+        }
+        let apart = match sources.count {
+            1 => 1,
+            _ => sources.apart,
+        };
+        let place = (
+            run.offset + run.stride * u64::from(first),
+            run.stride * u64::from(apart),
+        );
+        let is_taken = taken.take_all(before + first, apart, sources.count);
+        return is_taken.then_some(place);
+    }
     let (first, last) = (run.index_of(sources.first)?, run.index_of(sources.last)?);
-    let apart = match (sources.count, run.step) {
-        (1, _) => 1,
-        (_, 1) => sources.apart,
-        (_, step) => sources.apart / step,
+    let apart = match sources.count {
+        1 => 1,
+        _ => sources.apart / run.step,
     };
     // Otherwise some of them are between the slots.
     if last.checked_sub(first)? != apart * (sources.count - 1) {

@@ -16,7 +16,8 @@ use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_daemon::Poller;
 use xgvmi_ucp::{
-    Context, Endpoint, InboxLimits, Message, PackedRkey, Places, RemoteKey, Request, UcpError,
+    Context, Endpoint, InboxLimits, Message, PackedRkey, Places, RemoteKey, Request, Taken,
+    UcpError,
 };
 
 /// A message that the transport has accepted.
@@ -172,10 +173,8 @@ pub(super) trait Transport {
 
     /// Takes all reads that have ended, see [`Transport::next_read`].
     #[inline]
-    fn ended_reads(&self, reads: &mut Self::Reads, mut each: impl FnMut(u64, Ended)) {
-        while let Some((tag, ended)) = self.next_read(reads) {
-            each(tag, ended);
-        }
+    fn ended_reads<'a>(&'a self, reads: &'a mut Self::Reads) -> impl Iterator<Item = (u64, Ended)> {
+        std::iter::from_fn(|| self.next_read(reads))
     }
 
     /// The process's alias lookups so far, hits and misses; `None` without the library's counters.
@@ -333,6 +332,26 @@ fn read_by(
         tag,
     };
     Ok(reads.start_on(dpa, &read) || reads.start(&read)?)
+}
+
+/// The reads that have ended.
+enum EndedReads<'a> {
+    OfUcx(Taken<'a>),
+    /// With a DPA.
+    Both(&'a Dpa, &'a mut Reads),
+}
+
+impl Iterator for EndedReads<'_> {
+    type Item = (u64, Ended);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(u64, Ended)> {
+        let (tag, ended) = match self {
+            Self::OfUcx(taken) => taken.next()?,
+            Self::Both(dpa, reads) => return reads.take(Some(dpa)),
+        };
+        Some((tag, ended.map_err(|error| Box::new((*error).into()))))
+    }
 }
 
 /// A worker, and the DPA whose ends of reads wake the same waiter.
@@ -574,14 +593,10 @@ impl Transport for Ucx {
     }
 
     #[inline(always)]
-    fn ended_reads(&self, reads: &mut Reads, mut each: impl FnMut(u64, Ended)) {
-        if self.dpa.is_none() {
-            let boxed = |error: Box<UcpError>| Box::new((*error).into());
-            let gets = reads.gets();
-            return gets.take_each(|tag, ended| each(tag, ended.map_err(boxed)));
-        }
-        while let Some((tag, ended)) = self.next_read(reads) {
-            each(tag, ended);
+    fn ended_reads<'a>(&'a self, reads: &'a mut Reads) -> impl Iterator<Item = (u64, Ended)> {
+        match self.dpa.as_deref() {
+            Some(dpa) => EndedReads::Both(dpa, reads),
+            None => EndedReads::OfUcx(reads.gets().take_all()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Calls that repeat. A rank that sends the same run of blocks from the same buffer as before is only noted. If all ranks of a
 //! call are noted, and the same ones as in an earlier call, its offers are copies of the earlier ones.
 
-use super::{Call, CallId, ENTERED_TWICE, Ledger, Outgoing, Seat};
+use super::{Call, CallId, ENTERED_TWICE, Ledger, Outgoing, Seat, Waiting};
 use crate::draft::RtsHead;
 use crate::service::actions::{Action, Buffers, Wrong};
 use crate::service::again::{KEY_MAX, Noted, Replay, SIDES, Set, Side, Sides};
@@ -12,6 +12,12 @@ use crate::wire::runs::Run;
 use std::rc::Rc;
 
 impl Call {
+    /// Whether blocks may wait for an offer.
+    #[inline]
+    pub(super) fn has_offers(&self) -> bool {
+        self.replay.is_some() || !self.noted.is_empty() || !self.queue.is_empty()
+    }
+
     /// Notes a message of the set that is being collected.
     #[inline]
     pub(super) fn collect(&mut self, me: u32, offer: (u32, &[u32], &[u8])) {
@@ -43,21 +49,24 @@ impl Ledger {
         let call = self.call(collective);
         let state = &mut *self.states[call];
         let seat = &mut state.seats[local];
-        let Seat::Absent(waiting) = seat else {
+        if !matches!(seat, Seat::Absent(_)) {
             return Err(Wrong::Rank {
                 rank,
                 collective,
                 what: ENTERED_TWICE,
             });
-        };
-        let waiting = std::mem::take(waiting);
-        *seat = Seat::Present(Participant {
+        }
+        let present = Seat::Present(Participant {
             slots: Slots::of_run(receives),
             receives_left: expected,
             offers_left: targets,
             is_told: false,
             short: None,
         });
+        let waiting = match std::mem::replace(seat, present) {
+            Seat::Absent(waiting) => waiting,
+            _ => Waiting::default(),
+        };
         let side = at;
         state.noted.push(Noted {
             version,

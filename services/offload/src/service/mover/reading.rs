@@ -169,19 +169,23 @@ impl<T: Transport> Mover<T> {
             shared_ends,
             ..
         } = self;
-        transport.ended_reads(reads, |tag, ended| {
+        for (tag, ended) in transport.ended_reads(reads) {
             has_ended = true;
             if let Err(error) = ended {
-                wrong.get_or_insert((tag, error));
-            } else if Flight::lane(tag) == lane {
-                count += 1;
-            } else if Flight::of(tag).is_shared {
-                shared_ends.push(tag);
-            } else {
-                delivered_of(ledger, moved, lane, count);
-                (lane, count) = (Flight::lane(tag), 1);
+                wrong = Some((tag, error));
+                break;
             }
-        });
+            if Flight::lane(tag) == lane {
+                count += 1;
+                continue;
+            }
+            if Flight::of(tag).is_shared {
+                shared_ends.push(tag);
+                continue;
+            }
+            delivered_of(ledger, moved, lane, count);
+            (lane, count) = (Flight::lane(tag), 1);
+        }
         delivered_of(ledger, moved, lane, count);
         if let Some((tag, error)) = wrong {
             return Err(self.failed(Flight::of(tag), &error));
