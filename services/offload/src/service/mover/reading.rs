@@ -68,8 +68,9 @@ impl<T: Transport> Mover<T> {
             .tag(),
         };
         // A source without a key ends them: none is left at its turn.
-        let sources = unread.sources.iter().zip(keys).map_while(|(source, key)| {
-            let key = key.as_deref()?;
+        let mut of_keys = unread.sources.iter();
+        let sources = keys.iter().map_while(|key| {
+            let (key, source) = (key.as_deref()?, of_keys.next()?);
             Some((key, source.base.wrapping_add(batch.from)))
         });
         let (count, done) = transport.read_run(&mut self.reads, run, sources)?;
