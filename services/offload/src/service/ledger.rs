@@ -292,7 +292,7 @@ impl Ledger {
     }
 
     /// The next action; `None` until another event arrives.
-    #[inline(always)]
+    #[inline]
     pub(super) fn next(&mut self) -> Option<Action> {
         let action = self.actions.pop_front()?;
         self.handed_over(&action);

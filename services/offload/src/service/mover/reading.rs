@@ -68,9 +68,8 @@ impl<T: Transport> Mover<T> {
             .tag(),
         };
         // A source without a key ends them: none is left at its turn.
-        let mut of_keys = unread.sources.iter();
-        let sources = keys.iter().map_while(|key| {
-            let (key, source) = (key.as_deref()?, of_keys.next()?);
+        let sources = unread.sources.iter().zip(keys).map_while(|(source, key)| {
+            let key = key.as_deref()?;
             Some((key, source.base.wrapping_add(batch.from)))
         });
         let (count, done) = transport.read_run(&mut self.reads, run, sources)?;
