@@ -383,14 +383,11 @@ impl Arrival<'_> {
         })
     }
 
-    /// The entry, of the call in the first bytes of another message.
+    /// The entry is of the call in the first bytes of another message now.
     #[inline]
-    pub(super) fn of_call(&self, head: &[u8; ARRIVAL_REST]) -> Self {
+    pub(super) fn set_call(&mut self, head: &[u8; ARRIVAL_REST]) {
         let (_, call) = head.split_first().expect("21 bytes");
-        Self {
-            collective: collective_of(call.first_chunk().expect("20 bytes")),
-            ..*self
-        }
+        self.collective = collective_of(call.first_chunk().expect("20 bytes"));
     }
 }
 

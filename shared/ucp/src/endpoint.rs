@@ -13,9 +13,9 @@ use ucx_sys::{
     UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
     UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_CALLBACK,
     UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH, UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-    UCP_OP_ATTR_FIELD_USER_DATA, UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h,
-    ucp_ep_params_t, ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucp_rkey_h,
-    ucp_send_nbx_callback_t, ucs_status_ptr_t, ucs_status_t,
+    UCP_OP_ATTR_FIELD_USER_DATA, UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, Ucp,
+    ucp_ep_h, ucp_ep_params_t, ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t,
+    ucp_rkey_h, ucp_send_nbx_callback_t, ucs_status_ptr_t, ucs_status_t,
 };
 
 /// A connection. Clones share it. [`Endpoint::close`], or the drop of the last clone, closes it.
@@ -201,12 +201,12 @@ impl Endpoint {
         Ok(Sent::Started(Request::new(self.worker(), answer, holds)))
     }
 
-    /// Starts a get with a key of this endpoint. `param` is of [`get_param`], with the handle that
+    /// Starts a get with a key of this endpoint, whose UCX comes with it. `param` is of [`get_param`], with the handle that
     /// [`ImportedMemory::access_run`] has returned for a range with these bytes. It serves any number of gets.
     #[inline(always)]
     pub(super) fn post_get(
         &self,
-        key: ucp_rkey_h,
+        (ucp, key): (&Ucp, ucp_rkey_h),
         remote_address: u64,
         address: u64,
         length: usize,
@@ -219,7 +219,7 @@ impl Endpoint {
         // SAFETY: endpoint and key belong together; the handle covers the destination; the caller holds both until the
         // operation is complete. A wrong remote address is refused by the peer's device.
         Ok(unsafe {
-            (self.worker().ucp().ucp_get_nbx)(
+            (ucp.ucp_get_nbx)(
                 self.handle(),
                 destination,
                 length,

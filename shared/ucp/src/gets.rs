@@ -53,16 +53,26 @@ struct Flight {
     from: RemoteKey,
 }
 
-/// Gets of one length into equally spaced ranges of imported memory.
-pub struct Run<'a> {
+/// How a get has ended. The error is boxed because every get moves this, and few fail.
+type Outcome = std::result::Result<(), Box<UcpError>>;
+
+/// Gets that have ended: their tags and outcomes, see [`Gets::take_all`].
+pub struct Taken<'a> {
+    list: Vec<End>,
     gets: &'a mut Gets,
-    into: &'a ImportedMemory,
-    /// Where the next get writes.
-    address: u64,
-    stride: u64,
-    length: usize,
-    /// Number of gets that were not started.
-    left: u32,
+}
+
+/// Equally spaced ranges of one length, into which gets write.
+#[derive(Debug, Clone, Copy)]
+pub struct Places {
+    /// Address of the first one.
+    pub address: u64,
+    /// Distance to the next one.
+    pub stride: u64,
+    /// Length of each.
+    pub length: usize,
+    /// Their number.
+    pub count: u32,
 }
 
 impl Gets {
@@ -107,94 +117,127 @@ impl Gets {
         length: usize,
         tag: u64,
     ) -> Result<bool> {
-        let mut run = self.run(into, address, 0, length, 1)?;
-        run.start(from, remote_address, tag)
+        let places = Places {
+            address,
+            stride: 0,
+            length,
+            count: 1,
+        };
+        let from = std::iter::once((from, remote_address));
+        let (_, complete) = self.start_run(from, into, places, 1, tag)?;
+        Ok(complete == 0)
     }
 
-    /// Begins `count` gets of `length` bytes each. They write at `address`, then `stride` bytes behind it, and so on.
+    /// Starts gets into the first of some places, see [`Gets::start`]: from each key with its remote address, at most `most`. Their
+    /// tags count from `tag`. Returns how many were started, and how many of these are complete.
     ///
     /// # Errors
-    /// [`UcpError::ImportedAccess`] if the ranges of all are unsuitable.
+    /// [`UcpError::ImportedAccess`] if one of the places is unsuitable; the connection's error.
     #[inline(always)]
-    pub fn run<'a>(
-        &'a mut self,
-        into: &'a ImportedMemory,
-        address: u64,
-        stride: u64,
-        length: usize,
-        count: u32,
-    ) -> Result<Run<'a>> {
-        self.param.memh = into.access_run(address, stride, length, count)?;
-        Ok(Run {
-            gets: self,
-            into,
-            address,
+    pub fn start_run<'a>(
+        &mut self,
+        from: impl Iterator<Item = (&'a RemoteKey, u64)>,
+        into: &ImportedMemory,
+        places: Places,
+        most: u32,
+        tag: u64,
+    ) -> Result<(u32, u32)> {
+        let Places {
+            mut address,
             stride,
             length,
-            left: count,
-        })
+            count,
+        } = places;
+        self.param.memh = into.access_run(address, stride, length, count)?;
+        let most = most.min(count) as usize;
+        if self.room - self.count < most {
+            self.grow(into.ucp(), most);
+        }
+        let (before, mut flight_tag) = (self.count, tag);
+        for (from, remote_address) in from.take(most) {
+            let answer = from.get(remote_address, address, length, &self.param)?;
+            address = address.wrapping_add(stride);
+            if ucs_ptr_is_ptr(answer) {
+                self.count += 1;
+                let flight = Flight {
+                    tag: flight_tag,
+                    _into: into.clone(),
+                    from: from.clone(),
+                };
+                const { assert!(size_of::<Flight>() <= REQUEST_BYTES && align_of::<Flight>() <= 8) };
+                // SAFETY: a request has REQUEST_BYTES for its user, aligned for pointers, see Context::open. UCX calls back
+                // in the worker's progress alone, so not before this is there.
+                unsafe { answer.cast::<Flight>().write(flight) };
+            } else {
+                check_complete(from, answer)?;
+            }
+            flight_tag += 1;
+        }
+        let all = u32::try_from(flight_tag - tag).expect("no more than their places");
+        let under_way = u32::try_from(self.count - before).expect("no more than all");
+        Ok((all, all - under_way))
     }
 
-    /// Makes room for the end of a further get.
+    /// Makes room for the ends of further gets.
     #[cold]
-    fn grow(&mut self, ucp: &'static Ucp) {
+    fn grow(&mut self, ucp: &'static Ucp, more: usize) {
         // SAFETY: the box lives as long as this value, see drop().
         let ends = unsafe { self.ends.as_ref() };
         ends.ucp.set(Some(ucp));
         // SAFETY: no other reference to the list exists: UCX calls back in the worker's progress alone, and the functions of
         // this value make none meanwhile.
         let list = unsafe { &mut *ends.list.get() };
-        list.reserve(self.count + 1 - list.len());
+        list.reserve(self.count + more - list.len());
         self.room = list.capacity();
     }
 
-    /// Takes a get that has ended: its tag, and its error if it has failed. The order is not that of the ends. The error is
-    /// boxed because every get moves this result, and few fail.
+    /// Takes all gets that have ended, as [`Gets::take`] does with less work for each. The worker must make no progress before the
+    /// result is dropped: ends of that time would be lost.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<(u64, std::result::Result<(), Box<UcpError>>)> {
+    pub fn take_all(&mut self) -> Taken<'_> {
+        // SAFETY: as in grow(); the reference to the list ends here.
+        let list = unsafe { std::mem::take(&mut *self.ends.as_ref().list.get()) };
+        self.count -= list.len();
+        Taken { list, gets: self }
+    }
+
+    /// Takes a get that has ended: its tag, and its error if it has failed. The order is not that of the ends.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<(u64, Outcome)> {
         // SAFETY: as in grow(); the reference to the list ends here.
         let End { flight, status } = unsafe { (*self.ends.as_ref().list.get()).pop() }?;
         self.count -= 1;
-        let ended = match status {
-            UCS_OK => Ok(()),
-            status => Err(Box::new(failed(flight.from.ucp(), status))),
-        };
-        Some((flight.tag, ended))
+        Some((flight.tag, flight.outcome(status)))
     }
 }
 
-impl Run<'_> {
-    /// Starts the next get, see [`Gets::start`].
-    ///
-    /// # Errors
-    /// The connection's.
-    ///
-    /// # Panics
-    /// All gets were started.
+impl Flight {
     #[inline(always)]
-    pub fn start(&mut self, from: &RemoteKey, remote_address: u64, tag: u64) -> Result<bool> {
-        let gets = &mut *self.gets;
-        if gets.count == gets.room {
-            gets.grow(from.ucp());
+    fn outcome(&self, status: ucs_status_t) -> Outcome {
+        match status {
+            UCS_OK => Ok(()),
+            status => Err(Box::new(failed(self.from.ucp(), status))),
         }
-        self.left = self.left.checked_sub(1).expect("a get of the run");
-        let (address, length) = (self.address, self.length);
-        self.address = address.wrapping_add(self.stride);
-        let answer = from.get(remote_address, address, length, &gets.param)?;
-        if !ucs_ptr_is_ptr(answer) {
-            return not_started(from, answer);
-        }
-        gets.count += 1;
-        let flight = Flight {
-            tag,
-            _into: self.into.clone(),
-            from: from.clone(),
-        };
-        const { assert!(size_of::<Flight>() <= REQUEST_BYTES && align_of::<Flight>() <= 8) };
-        // SAFETY: a request has REQUEST_BYTES for its user, aligned for pointers, see Context::open. UCX calls back in
-        // the worker's progress alone, so not before this is there.
-        unsafe { answer.cast::<Flight>().write(flight) };
-        Ok(true)
+    }
+}
+
+impl Iterator for Taken<'_> {
+    type Item = (u64, Outcome);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let End { flight, status } = self.list.pop()?;
+        Some((flight.tag, flight.outcome(status)))
+    }
+}
+
+impl Drop for Taken<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let mut list = std::mem::take(&mut self.list);
+        list.clear();
+        // SAFETY: as in Gets::take_all(). The list there has no memory, so that its drop calls nothing.
+        unsafe { *self.gets.ends.as_ref().list.get() = list };
     }
 }
 
@@ -212,10 +255,10 @@ impl fmt::Debug for Gets {
     }
 }
 
-impl fmt::Debug for Run<'_> {
+impl fmt::Debug for Taken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run")
-            .field("left", &self.left)
+        f.debug_struct("Taken")
+            .field("len", &self.list.len())
             .finish_non_exhaustive()
     }
 }
@@ -234,11 +277,11 @@ impl Drop for Gets {
     }
 }
 
-/// The answer for a get that is complete, or that UCX refuses.
+/// Checks the answer for a get that is complete, or that UCX refuses.
 #[cold]
-fn not_started(from: &RemoteKey, answer: ucs_status_ptr_t) -> Result<bool> {
+fn check_complete(from: &RemoteKey, answer: ucs_status_ptr_t) -> Result<()> {
     match ucs_ptr_status(answer) {
-        UCS_OK => Ok(false),
+        UCS_OK => Ok(()),
         status => Err(failed(from.ucp(), status)),
     }
 }
@@ -251,12 +294,12 @@ fn failed(ucp: &Ucp, status: ucs_status_t) -> UcpError {
 /// UCX's callback for the end of a get.
 ///
 /// # Safety
-/// Only UCX may call it, once, in the progress of the worker, for a request of [`Run::start`]: the argument is the list of its
+/// Only UCX may call it, once, in the progress of the worker, for a request of [`Gets::start_run`]: the argument is the list of its
 /// [`Gets`], which lives as long as gets are in flight.
 unsafe extern "C" fn ended(request: *mut c_void, status: ucs_status_t, argument: *mut c_void) {
     // SAFETY: see above; only shared references to it exist.
     let ends = unsafe { &*argument.cast::<Ends>() };
-    // SAFETY: Run::start has written it, and it is read once.
+    // SAFETY: start_run() has written it, and it is read once.
     let flight = unsafe { request.cast::<ManuallyDrop<Flight>>().read() };
     // SAFETY: nobody else has a reference to the list while progress() runs.
     let list = unsafe { &mut *ends.list.get() };

@@ -41,7 +41,7 @@ pub use error::{Result, UcpError};
 pub use exported_key::ExportedKey;
 pub use exporter::{ExportedRange, Exporter};
 pub use get::Get;
-pub use gets::{Gets, Run};
+pub use gets::{Gets, Places, Taken};
 pub use inbox::{Header, InboxBudget, InboxLimits, Message, Sender};
 pub use memory::{ExportedMemh, ImportedMemory, MappedBuffer, MappedRange, PackedRkey};
 pub use request::Request;

@@ -9,7 +9,7 @@ use ucx_sys::{
     UCP_MEM_ATTR_FIELD_ADDRESS, UCP_MEM_ATTR_FIELD_LENGTH, UCP_MEM_MAP_PARAM_FIELD_ADDRESS,
     UCP_MEM_MAP_PARAM_FIELD_EXPORTED_MEMH_BUFFER, UCP_MEM_MAP_PARAM_FIELD_LENGTH,
     UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE, UCP_MEMH_PACK_FLAG_EXPORT,
-    UCP_MEMH_PACK_PARAM_FIELD_FLAGS, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_mem_attr_t, ucp_mem_h,
+    UCP_MEMH_PACK_PARAM_FIELD_FLAGS, UCS_MEMORY_TYPE_HOST, UCS_OK, Ucp, ucp_mem_attr_t, ucp_mem_h,
     ucp_mem_map_params_t, ucp_memh_buffer_release_params_t, ucp_memh_pack_params_t, ucs_status_t,
 };
 
@@ -327,6 +327,11 @@ impl ImportedMemory {
         }
         let last = before_last.map_or(u64::MAX, |before| address.wrapping_add(before));
         Err(self.outside(last, length))
+    }
+
+    #[inline]
+    pub(super) fn ucp(&self) -> &'static Ucp {
+        self.inner.memh.context.ucp()
     }
 
     #[cold]

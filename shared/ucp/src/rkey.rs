@@ -15,6 +15,8 @@ pub struct RemoteKey {
 struct Inner {
     endpoint: Endpoint,
     handle: ucp_rkey_h,
+    /// That of the endpoint, which each get would look up otherwise.
+    ucp: &'static Ucp,
 }
 
 impl RemoteKey {
@@ -42,6 +44,7 @@ impl RemoteKey {
             inner: Rc::new(Inner {
                 endpoint: endpoint.clone(),
                 handle,
+                ucp,
             }),
         })
     }
@@ -55,13 +58,17 @@ impl RemoteKey {
         length: usize,
         param: &ucp_request_param_t,
     ) -> Result<ucs_status_ptr_t> {
-        let Inner { endpoint, handle } = &*self.inner;
-        endpoint.post_get(*handle, remote_address, address, length, param)
+        let Inner {
+            endpoint,
+            handle,
+            ucp,
+        } = &*self.inner;
+        endpoint.post_get((ucp, *handle), remote_address, address, length, param)
     }
 
     #[inline]
     pub(super) fn ucp(&self) -> &'static Ucp {
-        self.endpoint().worker().ucp()
+        self.inner.ucp
     }
 
     #[inline]
@@ -72,7 +79,7 @@ impl RemoteKey {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let ucp = self.endpoint.worker().ucp();
+        let ucp = self.ucp;
         // SAFETY: the key came from ucp_ep_rkey_unpack and is destroyed once, before its endpoint, which it holds;
         // no operation uses it, since each holds a clone.
         unsafe { ucp.ucp_rkey_destroy(self.handle) };

@@ -19,6 +19,9 @@ use ucx_sys::{
 /// Maximum number of steps of [`Worker::progress_until_idle`].
 const PROGRESS_MAX: u32 = 256;
 
+/// Steps after which [`Worker::progress_within`] looks at the waiting messages. Each step receives a few.
+const PROGRESS_TURN: u32 = 4;
+
 /// A worker that one thread uses at a time. Clones share it. The last object that uses it destroys it.
 #[derive(Debug, Clone)]
 pub struct Worker {
@@ -138,15 +141,20 @@ impl Worker {
         }
     }
 
-    /// Progresses communication until nothing happens, at most `steps` times, and until messages of more than `waiting` bytes
-    /// wait. True if something happened.
+    /// Progresses communication until nothing happens, at most about `steps` times, and until messages of more than `waiting`
+    /// bytes wait, with those of a few more steps. True if something happened.
     #[inline]
     pub fn progress_within(&self, steps: u32, waiting: usize) -> bool {
         let (progress, handle) = (self.ucp().ucp_worker_progress, self.handle());
-        for step in 0..steps {
-            // SAFETY: the worker is alive and used by this thread alone.
-            if self.waiting_bytes() > waiting || unsafe { progress(handle) } == 0 {
-                return step > 0;
+        for turn in 0..steps.div_ceil(PROGRESS_TURN) {
+            if self.waiting_bytes() > waiting {
+                return turn > 0;
+            }
+            for step in 0..PROGRESS_TURN {
+                // SAFETY: the worker is alive and used by this thread alone.
+                if unsafe { progress(handle) } == 0 {
+                    return turn + step > 0;
+                }
             }
         }
         true

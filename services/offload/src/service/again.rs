@@ -124,6 +124,18 @@ impl Set {
 }
 
 impl Again {
+    /// The side of a local rank with this run and buffer, and its number.
+    #[inline]
+    pub(super) fn known(
+        &mut self,
+        local: usize,
+        run: &Run,
+        buffers: Buffers<'_>,
+    ) -> Option<(u32, &mut Side)> {
+        let mut sides = (0..).zip(&mut self.sides.get_mut(local)?.of);
+        sides.find(|(_, side)| side.is(run, buffers))
+    }
+
     /// Bytes of the sets.
     pub(super) fn bytes(&self) -> usize {
         self.sets.iter().map(|set| set.bytes).sum()

@@ -346,10 +346,12 @@ impl<F: Fabric> Job<F> {
             if entries >= ENTRIES_MAX {
                 break;
             }
-            let waited = self.unentered.take();
-            let is_last_try = waited.is_some();
-            let Some(message) = waited.map_or_else(|| self.worker.take(), |of| Ok(Some(of)))?
-            else {
+            let is_last_try = self.unentered.is_some();
+            let message = match is_last_try {
+                true => self.unentered.take(),
+                false => self.worker.take()?,
+            };
+            let Some(message) = message else {
                 break;
             };
             (busy, heard) = (true, true);

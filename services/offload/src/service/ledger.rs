@@ -62,6 +62,8 @@ const HELD_ROUNDS: u32 = 1024;
 /// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
 
+const ENTERED_TWICE: &str = "it entered the call twice";
+
 /// State of a job's collectives at this SP.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -297,6 +299,12 @@ impl Ledger {
         Some(action)
     }
 
+    /// Whether [`Ledger::next`] has an action.
+    #[inline]
+    pub(super) fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
     /// An action is the caller's now.
     fn handed_over(&mut self, action: &Action) {
         match action {
@@ -357,7 +365,7 @@ impl Ledger {
         };
         let call = self.call(collective);
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
-            return Err(wrong("it entered the call twice"));
+            return Err(wrong(ENTERED_TWICE));
         }
         let targets = self.send_all(call, rank, sends, short, buffers);
         let targets = targets.map_err(wrong)?;
@@ -495,8 +503,11 @@ impl Ledger {
         let outgoing = self.outgoing.remove(at);
         let call = outgoing.call;
         if outgoing.to != self.me {
-            self.states[call].queue.in_flight -= 1;
-            self.pump(call);
+            let state = &mut self.states[call];
+            state.queue.in_flight -= 1;
+            if state.has_offers() {
+                self.pump(call);
+            }
         }
         for rank in &outgoing.ranks {
             let local = self.local_of[*rank as usize] as usize;
@@ -609,7 +620,7 @@ impl Ledger {
             self.replay(call, credits);
         }
         let state = &mut self.states[call];
-        loop {
+        while !state.queue.is_empty() {
             let entry = self.outgoing.vacant_entry();
             // Far fewer offers are on the way than 32 bits count: each has a message in memory.
             let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;

@@ -259,7 +259,7 @@ impl<F: Fabric> Sp<F> {
 
     fn run(&mut self) -> Result<()> {
         let mut last_event = Instant::now();
-        let mut looked = last_event;
+        let mut next_look = last_event + SOCKETS_LOOK;
         let mut yields = 0;
         let mut ready = Vec::new();
         loop {
@@ -281,7 +281,8 @@ impl<F: Fabric> Sp<F> {
                 last_event = now;
                 yields = 0;
             }
-            let spin = now - last_event < self.options.spin;
+            let may_spin = !self.options.spin.is_zero();
+            let spin = may_spin && now - last_event < self.options.spin;
             let sleep = if busy || spin || !self.unheard.is_empty() {
                 false
             } else if yields < YIELDS {
@@ -295,7 +296,7 @@ impl<F: Fabric> Sp<F> {
             } else {
                 self.arm()
             };
-            if !sleep && now - looked < SOCKETS_LOOK && self.unheard.is_empty() {
+            if !sleep && now < next_look && self.unheard.is_empty() {
                 continue;
             }
             let limit = if sleep { self.tick() } else { Duration::ZERO };
@@ -312,7 +313,8 @@ impl<F: Fabric> Sp<F> {
                 self.stop();
                 return Ok(());
             }
-            looked = Instant::now();
+            let looked = Instant::now();
+            next_look = looked + SOCKETS_LOOK;
             self.pulse.passed(Part::Connections, looked);
         }
     }

@@ -91,6 +91,8 @@ pub(super) struct Mover<T: Transport> {
     late: Late,
     /// The vector of the last offer's parts, for reuse.
     parts: Vec<RtsPart<'static>>,
+    /// Tags of reads of shared blocks that have ended.
+    shared_ends: Vec<u64>,
     /// Offers that are delivered and not answered: SP and number. The next vector is for the numbers of one SP.
     fins: Vec<(u32, u64)>,
     answered: Vec<u64>,
@@ -214,6 +216,7 @@ impl<T: Transport> Mover<T> {
             late: Late::default(),
             sharing: Sharing::new(),
             parts: Vec::new(),
+            shared_ends: Vec::new(),
             fins: Vec::new(),
             answered: Vec::new(),
             moved: Moved::default(),
@@ -367,6 +370,13 @@ impl<T: Transport> Mover<T> {
         };
         let arrived = self.ledger.arrive(collective, who, blocks, short, buffers);
         let (call, local) = arrived.map_err(|wrong| failed(wrong.to_string()))?;
+        self.keep_entered(call, local, entered);
+        Ok((call, local))
+    }
+
+    /// Keeps the buffers of a local rank that has entered a call.
+    #[inline]
+    fn keep_entered(&mut self, call: CallId, local: usize, entered: Entered<T>) {
         if self.entered.len() <= call {
             self.entered.resize_with(call + 1, Seats::new);
         }
@@ -376,7 +386,6 @@ impl<T: Transport> Mover<T> {
         }
         seats.all[local] = Some(entered);
         seats.taken += 1;
-        Ok((call, local))
     }
 
     /// A rank enters a step of a call with this whole length.
@@ -470,12 +479,13 @@ impl<T: Transport> Mover<T> {
     pub(super) fn act(&mut self, transport: &T) -> Result<bool> {
         let mut acted = false;
         loop {
-            let mut again = false;
             while let Some(action) = self.ledger.next() {
-                again = true;
+                acted = true;
                 self.carry_out(transport, action)?;
             }
-            again |= self.start_reads(transport)?;
+            // It ends when there is no room or no block. Blocks that are there at once cause actions.
+            acted |= self.start_reads(transport)?;
+            let mut again = self.ledger.has_actions();
             if !self.relays.is_quiet() {
                 again = true;
                 self.relay(transport)?;
@@ -566,7 +576,10 @@ impl<T: Transport> Mover<T> {
                 let since = self.now().saturating_duration_since(entered.since);
                 self.moved.call_latency.record(since);
                 // The buffers without a name are released before the rank is notified.
-                for lent in [entered.send, receive].into_iter().flatten() {
+                if let Some(lent) = entered.send {
+                    lent.release(transport)?;
+                }
+                if let Some(lent) = receive {
                     lent.release(transport)?;
                 }
                 self.complete(transport, collective, local, short)

@@ -14,30 +14,43 @@ pub(super) struct Repeats {
     of: Vec<Option<Box<Repeat>>>,
 }
 
-/// An entry, without its call.
+/// An entry. Its call is that of the last message.
 #[derive(Debug)]
-struct Repeat {
-    arrival: Arrival<'static>,
+pub(super) struct Repeat {
+    pub(super) arrival: Arrival<'static>,
     first: u8,
     bytes: [u8; BYTES_MAX],
     length: usize,
 }
 
 impl Repeats {
-    /// The entry in a message, if it is like the last one of its rank. `local` finds local numbers.
+    /// Takes the entry in a message, if it is like the last one of its rank, and the rank's local number, which `local` finds.
+    /// [`Repeats::put`] gives it back.
     #[inline]
-    pub(super) fn find(
-        &self,
+    pub(super) fn take(
+        &mut self,
         data: &[u8],
         local: impl FnOnce(u32) -> Option<usize>,
-    ) -> Option<Arrival<'static>> {
+    ) -> Option<(usize, Box<Repeat>)> {
         let (head, rest) = data.split_first_chunk::<ARRIVAL_REST>()?;
         let rank = rest.get(ARRIVAL_RANK)?.first_chunk()?;
-        let repeat = self.of.get(local(u32::from_le_bytes(*rank))?)?.as_deref()?;
+        let local = local(u32::from_le_bytes(*rank))?;
+        let of = self.of.get_mut(local)?;
+        let repeat = of.as_deref()?;
         if head[0] != repeat.first || repeat.bytes.get(..repeat.length)? != rest {
             return None;
         }
-        Some(repeat.arrival.of_call(head))
+        let mut repeat = of.take()?;
+        repeat.arrival.set_call(head);
+        Some((local, repeat))
+    }
+
+    /// Gives back what [`Repeats::take`] has returned.
+    #[inline]
+    pub(super) fn put(&mut self, (local, repeat): (usize, Box<Repeat>)) {
+        if let Some(of) = self.of.get_mut(local) {
+            *of = Some(repeat);
+        }
     }
 
     /// Keeps a checked entry of a local rank, if it needs nothing of its message.
@@ -149,6 +162,19 @@ mod tests {
             receives: blocks.into(),
             short: Vec::new(),
             route: Route::Direct,
+        }
+    }
+
+    impl Repeats {
+        fn find(
+            &mut self,
+            data: &[u8],
+            local: impl FnOnce(u32) -> Option<usize>,
+        ) -> Option<Arrival<'static>> {
+            let taken = self.take(data, local)?;
+            let arrival = taken.1.arrival;
+            self.put(taken);
+            Some(arrival)
         }
     }
 

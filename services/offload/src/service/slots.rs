@@ -184,6 +184,15 @@ impl Slots {
         }
     }
 
+    /// The slots of a run.
+    #[inline]
+    pub(super) fn of_run(run: &Run) -> Self {
+        Self {
+            sources: Vec::new(),
+            places: Places::Runs(RunSlots::of_run(run)),
+        }
+    }
+
     /// Number of sources.
     pub(super) fn len(&self) -> usize {
         match &self.places {
@@ -273,13 +282,7 @@ impl RunSlots {
     #[inline]
     fn new(runs: Runs<'_>) -> Self {
         if let Some(run) = runs.only() {
-            return Self {
-                first: *run,
-                several: Vec::new(),
-                before: Vec::new(),
-                taken: Taken::new(runs.blocks()),
-                len: runs.blocks(),
-            };
+            return Self::of_run(run);
         }
         let several: Vec<Run> = runs.iter().collect();
         let counts = several.iter().map(|run| run.count);
@@ -292,6 +295,17 @@ impl RunSlots {
             several,
             taken: Taken::new(runs.blocks()),
             len: runs.blocks(),
+        }
+    }
+
+    #[inline]
+    fn of_run(run: &Run) -> Self {
+        Self {
+            first: *run,
+            several: Vec::new(),
+            before: Vec::new(),
+            taken: Taken::new(run.count as usize),
+            len: run.count as usize,
         }
     }
 
@@ -344,11 +358,27 @@ fn take_of_run(
     if run.length != length {
         return None;
     }
+    // Most runs name each rank.
+    if run.step == 1 {
+        let first = sources.first.checked_sub(run.peer)?;
+        if sources.last - run.peer >= run.count {
+            return None;
+        }
+        let apart = match sources.count {
+            1 => 1,
+            _ => sources.apart,
+        };
+        let place = (
+            run.offset + run.stride * u64::from(first),
+            run.stride * u64::from(apart),
+        );
+        let is_taken = taken.take_all(before + first, apart, sources.count);
+        return is_taken.then_some(place);
+    }
     let (first, last) = (run.index_of(sources.first)?, run.index_of(sources.last)?);
-    let apart = match (sources.count, run.step) {
-        (1, _) => 1,
-        (_, 1) => sources.apart,
-        (_, step) => sources.apart / step,
+    let apart = match sources.count {
+        1 => 1,
+        _ => sources.apart / run.step,
     };
     // Otherwise some of them are between the slots.
     if last.checked_sub(first)? != apart * (sources.count - 1) {

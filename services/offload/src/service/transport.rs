@@ -16,7 +16,8 @@ use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_daemon::Poller;
 use xgvmi_ucp::{
-    Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request, UcpError,
+    Context, Endpoint, InboxLimits, Message, PackedRkey, Places, RemoteKey, Request, Taken,
+    UcpError,
 };
 
 /// A message that the transport has accepted.
@@ -169,6 +170,12 @@ pub(super) trait Transport {
 
     /// Takes a read that has ended: its tag, and its error if it has failed.
     fn next_read(&self, reads: &mut Self::Reads) -> Option<(u64, Ended)>;
+
+    /// Takes all reads that have ended, see [`Transport::next_read`].
+    #[inline]
+    fn ended_reads<'a>(&'a self, reads: &'a mut Self::Reads) -> impl Iterator<Item = (u64, Ended)> {
+        std::iter::from_fn(|| self.next_read(reads))
+    }
 
     /// The process's alias lookups so far, hits and misses; `None` without the library's counters.
     fn aliases(&self) -> Option<(u64, u64)>;
@@ -325,6 +332,26 @@ fn read_by(
         tag,
     };
     Ok(reads.start_on(dpa, &read) || reads.start(&read)?)
+}
+
+/// The reads that have ended.
+enum EndedReads<'a> {
+    OfUcx(Taken<'a>),
+    /// With a DPA.
+    Both(&'a Dpa, &'a mut Reads),
+}
+
+impl Iterator for EndedReads<'_> {
+    type Item = (u64, Ended);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(u64, Ended)> {
+        let (tag, ended) = match self {
+            Self::OfUcx(taken) => taken.next()?,
+            Self::Both(dpa, reads) => return reads.take(Some(dpa)),
+        };
+        Some((tag, ended.map_err(|error| Box::new((*error).into()))))
+    }
 }
 
 /// A worker, and the DPA whose ends of reads wake the same waiter.
@@ -521,9 +548,9 @@ impl Transport for Ucx {
         if let Some(dpa) = &self.dpa {
             return Ok(read_by(dpa, reads, &range, to, tag)?);
         }
-        let memory = &range.into.memory;
-        let mut run = reads.run(memory, to, 0, range.length, 1)?;
-        Ok(run.start(&range.key.ucx, range.address, tag)?)
+        let (key, into) = (&range.key.ucx, &range.into.memory);
+        let gets = reads.gets();
+        Ok(gets.start(key, range.address, into, to, range.length, tag)?)
     }
 
     #[inline]
@@ -536,22 +563,16 @@ impl Transport for Ucx {
         if self.dpa.is_some() {
             return read_each(self, reads, &run, sources);
         }
-        let first = run.into.address.wrapping_add(run.to);
-        let memory = &run.into.memory;
-        let mut gets = reads.run(memory, first, run.stride, run.length, run.most)?;
-        let (mut count, mut done, mut room) = (0, 0, run.room);
-        for (key, address) in sources {
-            if room == 0 {
-                break;
-            }
-            if gets.start(&key.ucx, address, run.tag + u64::from(count))? {
-                room -= 1;
-            } else {
-                done += 1;
-            }
-            count += 1;
-        }
-        Ok((count, done))
+        let places = Places {
+            address: run.into.address.wrapping_add(run.to),
+            stride: run.stride,
+            length: run.length,
+            count: run.most,
+        };
+        let most = u32::try_from(run.room).unwrap_or(u32::MAX);
+        let sources = sources.map(|(key, address)| (&key.ucx, address));
+        let gets = reads.gets();
+        Ok(gets.start_run(sources, &run.into.memory, places, most, run.tag)?)
     }
 
     #[inline]
@@ -569,6 +590,14 @@ impl Transport for Ucx {
     #[inline(always)]
     fn next_read(&self, reads: &mut Reads) -> Option<(u64, Ended)> {
         reads.take(self.dpa.as_deref())
+    }
+
+    #[inline(always)]
+    fn ended_reads<'a>(&'a self, reads: &'a mut Reads) -> impl Iterator<Item = (u64, Ended)> {
+        match self.dpa.as_deref() {
+            Some(dpa) => EndedReads::Both(dpa, reads),
+            None => EndedReads::OfUcx(reads.gets().take_all()),
+        }
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {

@@ -23,20 +23,20 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// few ranks, the messages of a call cost more than its blocks, and more service processes change nothing. The numbers
 /// contain the look for kept imports and keys, and nothing of UCX.
 ///
-/// The calls repeat. In one of 16 ranks on two nodes a HOST_ARRIVE takes 1,500 with the offers that follow from it; the cost of all
-/// messages is about 1,600 per message, 500 for the blocks of a rank for one service, and 70 per block. With UCX, a block of 16 ranks
-/// takes 160 more: the start and the end of its read. The main loop makes one or two system calls in 128 blocks. UCX takes 900
+/// The calls repeat. In one of 16 ranks on two nodes a HOST_ARRIVE takes 1,100 with the offers that follow from it; the cost of all
+/// messages is about 1,450 per message, 300 for the blocks of a rank for one service, and 65 per block. With UCX, a block of 16 ranks
+/// takes 120 more: the start and the end of its read. The main loop makes one or two system calls in 128 blocks. UCX takes 900
 /// beside them. Allocations follow from the time alone: frames of heartbeats, and UCX's keepalive
 /// (`ucp_ep_do_uct_ep_am_keepalive`), which packs the worker's address for each connection, by default each 20 s.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
-    (4, 1, 1640.0),
-    (4, 4, 1640.0),
-    (16, 1, 336.0),
-    (16, 4, 336.0),
-    (64, 1, 126.0),
-    (64, 4, 222.0),
-    (256, 1, 101.0),
-    (256, 4, 125.0),
+    (4, 1, 1460.0),
+    (4, 4, 1460.0),
+    (16, 1, 298.0),
+    (16, 4, 298.0),
+    (64, 1, 117.0),
+    (64, 4, 208.0),
+    (256, 1, 99.0),
+    (256, 4, 121.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose later calls allocate no memory.

@@ -4,7 +4,7 @@ use super::Dpa;
 use super::block::{Block, Ends, Target};
 use crate::error::OffloadError;
 use std::rc::Rc;
-use xgvmi_ucp::{Gets, ImportedMemory, RemoteKey, Run, UcpError};
+use xgvmi_ucp::{Gets, ImportedMemory, RemoteKey, UcpError};
 use xgvmi_verbs::Access;
 
 type Ended = Result<(), Box<OffloadError>>;
@@ -51,17 +51,10 @@ impl Reads {
         self.gets.len() + self.kept.len() - self.free.len()
     }
 
-    /// Begins reads of UCX, see [`Gets::run`].
-    #[inline(always)]
-    pub(in crate::service) fn run<'a>(
-        &'a mut self,
-        into: &'a ImportedMemory,
-        to: u64,
-        stride: u64,
-        length: usize,
-        count: u32,
-    ) -> Result<Run<'a>, UcpError> {
-        self.gets.run(into, to, stride, length, count)
+    /// Those of UCX.
+    #[inline]
+    pub(in crate::service) fn gets(&mut self) -> &mut Gets {
+        &mut self.gets
     }
 
     /// Starts a read of UCX. False if it is complete.

@@ -1,14 +1,23 @@
 //! Calls that repeat. A rank that sends the same run of blocks from the same buffer as before is only noted. If all ranks of a
 //! call are noted, and the same ones as in an earlier call, its offers are copies of the earlier ones.
 
-use super::{Call, CallId, Ledger, Outgoing};
+use super::{Call, CallId, ENTERED_TWICE, Ledger, Outgoing, Seat, Waiting};
 use crate::draft::RtsHead;
-use crate::service::actions::{Action, Buffers};
+use crate::service::actions::{Action, Buffers, Wrong};
 use crate::service::again::{KEY_MAX, Noted, Replay, SIDES, Set, Side, Sides};
+use crate::service::incoming::Participant;
+use crate::service::slots::Slots;
+use crate::wire::Collective;
 use crate::wire::runs::Run;
 use std::rc::Rc;
 
 impl Call {
+    /// Whether blocks may wait for an offer.
+    #[inline]
+    pub(super) fn has_offers(&self) -> bool {
+        self.replay.is_some() || !self.noted.is_empty() || !self.queue.is_empty()
+    }
+
     /// Notes a message of the set that is being collected.
     #[inline]
     pub(super) fn collect(&mut self, me: u32, offer: (u32, &[u32], &[u8])) {
@@ -19,6 +28,67 @@ impl Call {
 }
 
 impl Ledger {
+    /// As [`Ledger::arrive`] for a rank whose entry is like its last one, with a run of blocks for the device on each side. `None` if
+    /// there is more to do than to note it.
+    pub(in crate::service) fn arrive_again(
+        &mut self,
+        collective: Collective,
+        (rank, local, together): (u32, usize, u32),
+        (sends, receives): (&Run, &Run),
+        buffers: Buffers<'_>,
+    ) -> Result<Option<CallId>, Wrong> {
+        let expected = receives.count as usize;
+        if receives.length < self.direct_min || expected > self.service_of.len() {
+            return Ok(None);
+        }
+        let Some((at, side)) = self.again.known(local, sends, buffers) else {
+            return Ok(None);
+        };
+        side.noted += 1;
+        let (version, targets) = (side.version, side.targets);
+        let call = self.call(collective);
+        let state = &mut *self.states[call];
+        let seat = &mut state.seats[local];
+        if !matches!(seat, Seat::Absent(_)) {
+            return Err(Wrong::Rank {
+                rank,
+                collective,
+                what: ENTERED_TWICE,
+            });
+        }
+        let present = Seat::Present(Participant {
+            slots: Slots::of_run(receives),
+            receives_left: expected,
+            offers_left: targets,
+            is_told: false,
+            short: None,
+        });
+        let waiting = match std::mem::replace(seat, present) {
+            Seat::Absent(waiting) => waiting,
+            _ => Waiting::default(),
+        };
+        let side = at;
+        state.noted.push(Noted {
+            version,
+            rank,
+            side,
+        });
+        state.arrived += 1;
+        state.present += 1;
+        let has_all = state.arrived >= together as usize;
+        if !has_all && !state.is_held {
+            state.is_held = true;
+            self.held.push(call);
+        }
+        self.keep_rank(call, 2 * size_of::<Run>());
+        if has_all {
+            self.pump(call);
+        }
+        // The rank waits for its blocks: none of them is short, so none is there before the device has read it.
+        self.meet(call, local, waiting)?;
+        Ok(Some(call))
+    }
+
     /// Notes a rank whose send side is like an earlier one. Returns the number of its SPs.
     #[inline]
     pub(super) fn note(
@@ -28,10 +98,8 @@ impl Ledger {
         run: &Run,
         buffers: Buffers<'_>,
     ) -> Option<usize> {
-        let local = self.local_of[rank as usize];
-        let sides = &mut self.again.sides.get_mut(local as usize)?.of;
-        let mut sides = (0..).zip(sides);
-        let (at, side) = sides.find(|(_, side)| side.is(run, buffers))?;
+        let local = self.local_of[rank as usize] as usize;
+        let (at, side) = self.again.known(local, run, buffers)?;
         let state = &mut self.states[call];
         if state.collective.step > 0 {
             return None;

@@ -1,11 +1,12 @@
 //! The buffers of ranks that enter calls, and the memory that the job can give back.
 
-use super::{Mover, check_step, failed, packed};
+use super::{Entered, Mover, Receive, check_step, check_token, failed, packed};
 use crate::error::{OffloadError, Result};
+use crate::service::actions::Buffers;
 use crate::service::imports::Lent;
 use crate::service::repeats;
 use crate::service::transport::Transport;
-use crate::wire::{Arrival, ExportRef};
+use crate::wire::{Arrival, Blocks, ExportRef};
 
 /// The imports of a rank's send and receive buffers.
 pub(super) type Both<T> = (Option<Lent<T>>, Option<Lent<T>>);
@@ -13,10 +14,11 @@ pub(super) type Both<T> = (Option<Lent<T>>, Option<Lent<T>>);
 impl<T: Transport> Mover<T> {
     /// A HOST_ARRIVE of a rank.
     pub(super) fn entry(&mut self, transport: &T, header: &[u8], data: &[u8]) -> Result<()> {
-        if let Some(arrive) = self.repeats.find(data, |rank| self.ledger.local(rank)) {
-            self.check_rank(header, arrive.rank)?;
-            check_step(arrive.collective)?;
-            return self.arrive(transport, &arrive);
+        if let Some(known) = self.repeats.take(data, |rank| self.ledger.local(rank)) {
+            let (local, repeat) = &known;
+            let entered = self.enter_again(transport, header, *local, &repeat.arrival);
+            self.repeats.put(known);
+            return entered;
         }
         let arrive = Arrival::parse(data);
         let arrive = arrive.map_err(|bad| OffloadError::message("a peer of the job", &bad))?;
@@ -27,6 +29,53 @@ impl<T: Transport> Mover<T> {
             self.repeats.keep(local, data, &arrive);
         }
         self.arrive(transport, &arrive)
+    }
+
+    /// A HOST_ARRIVE that is like the last one of its rank. The ledger looks for no more than what may differ.
+    #[inline]
+    fn enter_again(
+        &mut self,
+        transport: &T,
+        header: &[u8],
+        local: usize,
+        arrive: &Arrival<'static>,
+    ) -> Result<()> {
+        let expect = self.from_ranks.get(local).copied();
+        check_token(header, expect, "rank", arrive.rank)?;
+        check_step(arrive.collective)?;
+        let (Some(send), Some(receive)) = (arrive.send_memory, arrive.receive_memory) else {
+            return self.arrive(transport, arrive);
+        };
+        let (Blocks::Runs(sends), Blocks::Runs(receives)) = (&arrive.sends, &arrive.receives)
+        else {
+            return self.arrive(transport, arrive);
+        };
+        let (Some(sends), Some(receives)) = (sends.only(), receives.only()) else {
+            return self.arrive(transport, arrive);
+        };
+        let base = send.address;
+        let send = self.imports.get(transport, local, send)?;
+        let receive = match self.imports.get(transport, local, receive) {
+            Ok(receive) => receive,
+            Err(error) => {
+                send.release(transport)?;
+                return Err(error);
+            }
+        };
+        send.pack(transport)?;
+        let key = send.key();
+        let who = (arrive.rank, local, arrive.together);
+        let buffers = Buffers { base, key };
+        let arrived = self
+            .ledger
+            .arrive_again(arrive.collective, who, (sends, receives), buffers);
+        let Some(call) = arrived.map_err(|wrong| failed(wrong.to_string()))? else {
+            // The imports stay: they have names.
+            return self.arrive(transport, arrive);
+        };
+        let entered = Entered::new(Some(send), Some(Receive::Own(receive)), self.now());
+        self.keep_entered(call, local, entered);
+        Ok(())
     }
 
     /// The buffer that a rank of this SP has exported.

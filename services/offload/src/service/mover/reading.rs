@@ -3,6 +3,8 @@
 use super::{Mover, Receive, Seats, failed};
 use crate::error::{OffloadError, Result};
 use crate::service::actions::Transfer;
+use crate::service::counters::Moved;
+use crate::service::ledger::Ledger;
 use crate::service::ready::Flight;
 use crate::service::sharing::{Done, Step};
 use crate::service::transport::{Range, Run, Transport};
@@ -154,47 +156,52 @@ impl<T: Transport> Mover<T> {
     /// Ordering: a rank is told that its block is there, and the source that its buffer is free, only after the completion
     /// of the read, which this function finds.
     pub(super) fn reap_reads(&mut self, transport: &T) -> Result<bool> {
-        let mut has_ended = false;
+        if T::reads_len(&self.reads) == 0 {
+            return Ok(false);
+        }
+        let (mut has_ended, mut wrong) = (false, None);
         // The reads of a batch end together as a rule: what their tags have in common, and how many of them have ended.
         let (mut lane, mut count) = (u64::MAX, 0);
-        while let Some((tag, ended)) = transport.next_read(&mut self.reads) {
+        let Self {
+            reads,
+            ledger,
+            moved,
+            shared_ends,
+            ..
+        } = self;
+        for (tag, ended) in transport.ended_reads(reads) {
             has_ended = true;
             if let Err(error) = ended {
-                return Err(self.failed(Flight::of(tag), &error));
+                wrong = Some((tag, error));
+                break;
             }
             if Flight::lane(tag) == lane {
                 count += 1;
                 continue;
             }
-            let flight = Flight::of(tag);
-            if flight.is_shared {
-                let transfer = self.ledger.transfer(flight.batch, flight.part);
-                let transfer = transfer.ok_or_else(|| lost("its batch"))?;
-                self.shared_transferred(transport, &transfer)?;
+            if Flight::of(tag).is_shared {
+                shared_ends.push(tag);
                 continue;
             }
-            self.delivered_of(lane, count);
+            delivered_of(ledger, moved, lane, count);
             (lane, count) = (Flight::lane(tag), 1);
         }
-        self.delivered_of(lane, count);
+        delivered_of(ledger, moved, lane, count);
+        if let Some((tag, error)) = wrong {
+            return Err(self.failed(Flight::of(tag), &error));
+        }
+        while let Some(tag) = self.shared_ends.pop() {
+            let flight = Flight::of(tag);
+            let transfer = self.ledger.transfer(flight.batch, flight.part);
+            let transfer = transfer.ok_or_else(|| lost("its batch"))?;
+            self.shared_transferred(transport, &transfer)?;
+        }
         Ok(has_ended)
     }
 
-    /// Reads of one batch have ended, if there were any.
-    #[inline]
-    fn delivered_of(&mut self, lane: u64, count: u32) {
-        if count > 0 {
-            self.delivered(Flight::of(lane << 31).batch, count);
-        }
-    }
-
     /// Blocks of a batch are where they shall be, and their copies as well.
-    #[inline]
     fn delivered(&mut self, batch: u32, count: u32) {
-        if let Some((blocks, bytes)) = self.ledger.transferred(batch, count) {
-            self.moved.blocks += blocks;
-            self.moved.bytes += bytes;
-        }
+        delivered(&mut self.ledger, &mut self.moved, batch, count);
     }
 
     fn shared_transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
@@ -246,6 +253,23 @@ fn receive_at<T: Transport>(entered: &[Seats<T>], call: u32, local: u32) -> Resu
         .get(call as usize)
         .and_then(|seats| seats.get(local as usize)?.receive.as_ref())
         .ok_or_else(|| lost("its destination"))
+}
+
+/// Reads of one batch have ended, if there were any.
+#[inline]
+fn delivered_of(ledger: &mut Ledger, moved: &mut Moved, lane: u64, count: u32) {
+    if count > 0 {
+        delivered(ledger, moved, Flight::of(lane << 31).batch, count);
+    }
+}
+
+/// Blocks of a batch are where they shall be, see [`Mover::delivered`].
+#[inline]
+fn delivered(ledger: &mut Ledger, moved: &mut Moved, batch: u32, count: u32) {
+    if let Some((blocks, bytes)) = ledger.transferred(batch, count) {
+        moved.blocks += blocks;
+        moved.bytes += bytes;
+    }
 }
 
 /// The tag of the read of a shared block.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::service::incoming::Source;
 use crate::wire::{
-    Block, Collective, DpuRts, OFFER_REST, blocks_from_wire, blocks_on_wire, offer_start,
+    Block, Blocks, Collective, DpuRts, OFFER_REST, blocks_from_wire, blocks_on_wire, offer_start,
 };
 use fastrand::Rng;
 use std::collections::BTreeMap;
@@ -22,6 +22,8 @@ struct World {
     completed: usize,
     /// Number of offers that were like an earlier one.
     familiar: usize,
+    /// Number of entries for which the ledger looked for what differs only.
+    again: usize,
 }
 
 fn call(sequence: u32) -> Collective {
@@ -30,6 +32,14 @@ fn call(sequence: u32) -> Collective {
         sequence,
         start: 0,
         step: 0,
+    }
+}
+
+/// The run, if the blocks are no others.
+fn only(blocks: Blocks<'_>) -> Option<Run> {
+    match blocks {
+        Blocks::Runs(runs) => runs.only().copied(),
+        Blocks::Narrow(_) | Blocks::Wide(_) => None,
     }
 }
 
@@ -42,6 +52,7 @@ impl World {
             moved: Vec::new(),
             completed: 0,
             familiar: 0,
+            again: 0,
         }
     }
 
@@ -62,6 +73,14 @@ impl World {
         };
         let short = vec![7; if length < DIRECT_MIN { 6 * 8 } else { 0 }];
         let ledger = &mut self.ledgers[rank as usize / 3];
+        if let Some(run) = only(blocks).filter(|_| short.is_empty()) {
+            let who = (rank, rank as usize % 3, 3);
+            let arrived = ledger.arrive_again(call(sequence), who, (&run, &run), buffers);
+            if arrived.expect("valid").is_some() {
+                self.again += 1;
+                return;
+            }
+        }
         let arrived = ledger.arrive(call(sequence), (rank, 3), (blocks, blocks), &short, buffers);
         arrived.expect("valid");
     }
@@ -162,7 +181,7 @@ fn apart(calls: &[(u64, u64)]) -> Vec<Moved> {
 
 #[test]
 fn calls_that_repeat_move_the_blocks_of_calls_that_do_not() {
-    let mut familiar = 0;
+    let (mut familiar, mut again) = (0, 0);
     for seed in 0..200 {
         let mut draw = Rng::with_seed(seed);
         let mut world = World::new(draw.usize(1..=3));
@@ -201,8 +220,10 @@ fn calls_that_repeat_move_the_blocks_of_calls_that_do_not() {
         }
         assert_eq!(world.moved, apart(&calls), "seed {seed}");
         familiar += world.familiar;
+        again += world.again;
     }
     assert!(familiar > 1000, "{familiar} offers");
+    assert!(again > 1000, "{again} entries");
 }
 
 #[test]
@@ -236,4 +257,49 @@ fn offers_are_copied_if_the_ranks_and_their_buffers_are_the_same_in_any_order() 
     assert!(copies(&mut world, 6, [1, 2, 0], 2));
     let kept = world.ledgers[0].kept_bytes();
     assert!(kept > 0 && kept < 4096, "{kept}");
+}
+
+#[test]
+fn an_entry_that_is_not_to_be_noted_only_changes_nothing() {
+    let mut world = World::new(4);
+    for rank in 0..RANKS {
+        world.enter(0, rank, 4096, 1);
+    }
+    world.finish(1);
+    let run = Run {
+        peer: 0,
+        step: 1,
+        count: RANKS,
+        offset: 0,
+        stride: 4096,
+        length: 4096,
+    };
+    let [ledger, _] = &mut world.ledgers;
+    let mut enter = |sends: Run, receives: Run, key: u8| {
+        let key = [key; 40];
+        let buffers = Buffers {
+            base: 1 << 40 | 1 << 32,
+            key: &key,
+        };
+        let runs = (&sends, &receives);
+        let entered = ledger.arrive_again(call(1), (0, 0, 3), runs, buffers);
+        (entered, ledger.states.len())
+    };
+    let short = Run { length: 8, ..run };
+    let more = Run {
+        count: RANKS + 1,
+        ..run
+    };
+    for (sends, receives, key) in [
+        (short, run, 1),
+        (run, short, 1),
+        (run, more, 1),
+        (run, run, 2),
+    ] {
+        assert_eq!(enter(sends, receives, key), (Ok(None), 0));
+    }
+    assert!(matches!(enter(run, run, 1), (Ok(Some(_)), 1)));
+    let (twice, _) = enter(run, run, 1);
+    let twice = twice.expect_err("entered").to_string();
+    assert!(twice.contains("entered the call twice"), "{twice}");
 }
