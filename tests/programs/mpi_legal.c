@@ -2502,7 +2502,7 @@ static void two_sessions(void)
 #endif
 }
 
-/* A program without MPI_Init: MPI_COMM_WORLD does not exist. It is alone in its job. */
+/* A program without MPI_Init: MPI_COMM_WORLD does not exist. No other program runs in its job. */
 static void sessions_only(void)
 {
 #if MPI_VERSION >= 4 || defined(OMPI_MAJOR_VERSION)
@@ -3083,6 +3083,7 @@ static const struct program programs[] = {
 	{ "progress-elsewhere", progress_elsewhere },
 	{ "persistent-lives", persistent_lives },
 	{ "large-counts", large_counts },
+	/* Of main(). */
 	{ "sessions-only", NULL },
 	/* Not listed. */
 	{ "ends-by-abort", ends_by_abort },
@@ -3099,6 +3100,8 @@ static void run_one(const char *name)
 	for (at = 0; at < PROGRAMS; at++) {
 		if (strcmp(programs[at].name, name))
 			continue;
+		if (!programs[at].run)
+			fail("'%s' is alone in its job", name);
 		running = name;
 		programs[at].run();
 		MPI_Barrier(MPI_COMM_WORLD);
