@@ -7,11 +7,12 @@
 //! service_cost connect-one RANKS NODES
 //! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS
 //! service_cost several RANKS NODES alltoall|halo|broadcast|barrier|allreduce SERVICES_PER_NODE
+//! service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS
 //! ```
 //!
 //! With `connect` it measures the connect of a job instead, with `connect-one` that of one node of a large job, and with `scale`
 //! the messages and the memory of a call. With `several` it counts the connections and messages of a service, without lanes and
-//! with them.
+//! with them, and with `tree` the messages and levels of the services' trees.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == "connect-one" => return connects(rest, true),
         Some((first, rest)) if first == "scale" => return scales(rest),
         Some((first, rest)) if first == "several" => return several(rest),
+        Some((first, rest)) if first == "tree" => return tree(rest),
         _ => {}
     }
     let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
@@ -120,6 +122,8 @@ fn pattern_of(name: &str) -> Option<scale::Pattern> {
         "broadcast" => scale::Pattern::Broadcast,
         "barrier" => scale::Pattern::Barrier,
         "allreduce" => scale::Pattern::Allreduce,
+        "gather" => scale::Pattern::Gather,
+        "scatter" => scale::Pattern::Scatter,
         _ => return None,
     })
 }
@@ -158,6 +162,36 @@ fn several(words: &[String]) -> ExitCode {
     };
     match row(false).and_then(|before| Ok((before, row(true)?))) {
         Ok((before, after)) => answer(&format!("[{before},{after}]")),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Counts the messages and the levels of a tree.
+fn tree(words: &[String]) -> ExitCode {
+    let [ranks, nodes, pattern, radix, sends] = words else {
+        return usage();
+    };
+    let (Ok(ranks), Ok(nodes)) = (ranks.parse(), nodes.parse()) else {
+        return usage();
+    };
+    let (Ok(radix), Ok(sends)) = (radix.parse(), sends.parse()) else {
+        return usage();
+    };
+    let Some(pattern) = pattern_of(pattern) else {
+        return usage();
+    };
+    let of = scale::trees::Tree {
+        ranks,
+        nodes,
+        pattern,
+        radix,
+        sends,
+    };
+    match scale::trees::run(&of) {
+        Ok(found) => answer(&format!(
+            "{{\"messages\":{},\"all_messages\":{},\"offers\":{},\"depth\":{}}}",
+            found.messages, found.all_messages, found.offers, found.depth
+        )),
         Err(error) => fail(&error),
     }
 }
@@ -238,7 +272,8 @@ fn usage() -> ExitCode {
     eprintln!(
         "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, \
          service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS, \
-         or service_cost several with SERVICES_PER_NODE in place of ROUNDS"
+         or service_cost several with SERVICES_PER_NODE in place of ROUNDS, \
+         or service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS"
     );
     ExitCode::from(2)
 }

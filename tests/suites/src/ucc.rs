@@ -104,6 +104,9 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
             }));
         }
     }
+    if world.wants(legal::FORTRAN) {
+        cases.push(timed(|| legal::fortran(&site)));
+    }
     if world.wants(PERSISTENT) {
         cases.push(timed(|| persistent_of_ucc(&site)));
     }
@@ -273,6 +276,8 @@ const TESTS: &[(&str, Test)] = &[
     }),
     ("jobs that end with their teams", programs::jobs),
     ("a process that forks", programs::forked),
+    ("communicators that come and go", legal::communicators),
+    ("ranks that end suddenly", legal::sudden_ends),
     ("collectives that are left to others", programs::left),
     ("blocks that ranks share", programs::shared),
     ("allreduce without device commands", programs::reduce),

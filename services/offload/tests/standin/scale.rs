@@ -6,11 +6,13 @@
 //! before.
 
 pub mod several;
+pub mod trees;
 
 use super::{KEY_BYTES, Packed, rank_token, service_token};
 use crate::client::Lanes;
 use crate::draft::RtsHead;
 use crate::error::{OffloadError, Result};
+use crate::radix::Radix;
 use crate::reduction::{Element, Operation, Reduction};
 use crate::service::mover::{Destination, Limits, Mover, Peers};
 use crate::service::outbox::Queue;
@@ -23,6 +25,9 @@ use crate::wire::{
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+
+/// Offers without an answer, the default of `--sends`.
+const SENDS: usize = 4;
 
 /// Length of a block.
 const BLOCK: u64 = 8;
@@ -50,6 +55,10 @@ pub enum Pattern {
     Barrier,
     /// Every rank gets the sum of a number of each.
     Allreduce,
+    /// Every rank sends a block to rank 0.
+    Gather,
+    /// Rank 0 sends a block to every rank.
+    Scatter,
 }
 
 /// A job with one service per node.
@@ -142,6 +151,8 @@ struct Layout {
     services: u32,
     service_of: Vec<u32>,
     lane: Option<(Lanes, usize)>,
+    radix: Radix,
+    sends: usize,
 }
 
 impl Layout {
@@ -152,6 +163,8 @@ impl Layout {
             services: plan.nodes,
             service_of: (0..plan.ranks).map(|rank| rank / per_node).collect(),
             lane: None,
+            radix: Radix::default(),
+            sends: SENDS,
         }
     }
 
@@ -286,7 +299,7 @@ impl Wire {
         let sender = &mut tallies[from as usize];
         sender.messages += 1;
         match kind {
-            Kind::DpuRts => sender.offers += bytes,
+            Kind::DpuRts | Kind::DpuRelay => sender.offers += bytes,
             _ => sender.answers += bytes,
         }
         Ok(())
@@ -369,8 +382,9 @@ fn sends(plan: &Plan, rank: u32) -> Box<dyn Iterator<Item = u32>> {
         Pattern::Alltoall => Box::new(0..plan.ranks),
         Pattern::Halo => Box::new(partners(plan.ranks, rank).into_iter()),
         Pattern::Broadcast if rank == 0 => Box::new(std::iter::once(0)),
-        Pattern::Allreduce => Box::new(std::iter::once(0)),
-        Pattern::Broadcast | Pattern::Barrier => Box::new(std::iter::empty()),
+        Pattern::Allreduce | Pattern::Gather => Box::new(std::iter::once(0)),
+        Pattern::Scatter if rank == 0 => Box::new(0..plan.ranks),
+        Pattern::Broadcast | Pattern::Barrier | Pattern::Scatter => Box::new(std::iter::empty()),
     }
 }
 
@@ -380,7 +394,9 @@ fn receives(plan: &Plan, rank: u32) -> Box<dyn Iterator<Item = u32>> {
         Pattern::Alltoall => Box::new(0..plan.ranks),
         Pattern::Halo => Box::new(partners(plan.ranks, rank).into_iter()),
         Pattern::Broadcast if rank > 0 => Box::new(std::iter::once(0)),
-        Pattern::Broadcast | Pattern::Barrier | Pattern::Allreduce => Box::new(std::iter::empty()),
+        Pattern::Scatter => Box::new(std::iter::once(0)),
+        Pattern::Gather if rank == 0 => Box::new(0..plan.ranks),
+        _ => Box::new(std::iter::empty()),
     }
 }
 
@@ -433,7 +449,14 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
         sends: blocks(sends(plan, rank)),
         receives: blocks(receives(plan, rank)),
         short,
-        route: Route::Direct,
+        route: match plan.pattern {
+            Pattern::Gather => Route::Gather {
+                root: 0,
+                members: (0..plan.ranks).collect(),
+            },
+            Pattern::Scatter if rank == 0 => Route::Scatter,
+            _ => Route::Direct,
+        },
     };
     (Kind::HostArrive, arrive.to_bytes(), payload)
 }
@@ -514,11 +537,11 @@ fn mover(layout: &Layout, me: u32) -> Mover<Wire> {
             .collect(),
     };
     let limits = Limits {
-        sends: 4,
+        sends: layout.sends,
         receives: 4,
         direct_min: 512,
         imports: 4,
-        radix: crate::radix::Radix::default(),
+        radix: layout.radix,
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..layout.services {
@@ -621,14 +644,18 @@ fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
 }
 
 /// Passes messages on until none are left. A service takes all its messages and then acts, and settles when it has no more.
-fn pass(wire: &Wire, movers: &mut [Mover<Wire>]) -> Result<()> {
+/// Returns how many messages, one after the other, the last rank that completes has waited for.
+fn pass(wire: &Wire, movers: &mut [Mover<Wire>]) -> Result<u32> {
     let mut is_awake = vec![false; movers.len()];
     let mut awake = Vec::new();
+    let (mut waves, mut depth) = (0, 0);
     loop {
         let batch = std::mem::take(&mut *wire.letters.borrow_mut());
         if batch.is_empty() {
-            return Ok(());
+            return Ok(depth);
         }
+        waves += 1;
+        let completed = wire.completed.get();
         for letter in batch {
             let to = letter.to as usize;
             wire.acting.set(letter.to);
@@ -641,6 +668,9 @@ fn pass(wire: &Wire, movers: &mut [Mover<Wire>]) -> Result<()> {
             is_awake[to as usize] = false;
             wire.acting.set(to);
             movers[to as usize].act(wire)?;
+        }
+        if wire.completed.get() > completed {
+            depth = waves;
         }
     }
 }

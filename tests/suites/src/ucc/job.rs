@@ -352,10 +352,9 @@ impl Services<'_> {
         own
     }
 
-    /// Descriptors and threads of each service's processes.
-    pub(super) fn held(&self) -> Result<Vec<[usize; 2]>> {
-        let count = |path: PathBuf| fs::read_dir(path).map_or(0, Iterator::count);
-        let mut held = vec![[0; 2]; self.running.len()];
+    /// The services' processes: the place of the service, and the directory in `/proc`.
+    fn processes(&self) -> Result<Vec<(usize, PathBuf)>> {
+        let mut found = Vec::new();
         for entry in fs::read_dir("/proc").context("/proc")?.flatten() {
             // After the name in parentheses: state, parent, group.
             let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
@@ -366,11 +365,33 @@ impl Services<'_> {
             let group: Option<i32> = group.and_then(|word| word.parse().ok());
             let of = |service: &Running| Some(service.group.id()) == group;
             if let Some(at) = self.running.iter().position(of) {
-                held[at][0] += count(entry.path().join("fd"));
-                held[at][1] += count(entry.path().join("task"));
+                found.push((at, entry.path()));
             }
         }
+        Ok(found)
+    }
+
+    /// Descriptors and threads of each service's processes.
+    pub(super) fn held(&self) -> Result<Vec<[usize; 2]>> {
+        let count = |path: PathBuf| fs::read_dir(path).map_or(0, Iterator::count);
+        let mut held = vec![[0; 2]; self.running.len()];
+        for (at, process) in self.processes()? {
+            held[at][0] += count(process.join("fd"));
+            held[at][1] += count(process.join("task"));
+        }
         Ok(held)
+    }
+
+    /// Resident memory of all services' processes.
+    pub(super) fn resident_kib(&self) -> Result<u64> {
+        let mut sum = 0;
+        for (_, process) in self.processes()? {
+            let status = fs::read_to_string(process.join("status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let kib = line.and_then(|line| line.split_whitespace().next());
+            sum += kib.context("VmRSS")?.parse::<u64>()?;
+        }
+        Ok(sum)
     }
 
     /// Number of rank calls that the services have completed in finished jobs.

@@ -2,15 +2,15 @@
 //! and MPICH with the service processes.
 
 use super::job::{Backend, Launcher, RANKS, Site};
-use super::{COMPILE, timed};
+use super::{COMPILE, QUESTION, timed};
 use crate::device::Testbed;
 use crate::{Case, Outcome, World};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use dev_setup::{mpi, tree};
 use std::process::Command;
 use std::time::Duration;
 use testbed::place::Place;
-use testbed::process;
+use testbed::process::{self, Running};
 use testbed::workspace;
 
 /// Programs that `cargo xtask test` runs, in one job. The others take longer or need much memory.
@@ -40,7 +40,7 @@ const LATE_S: &str = "1";
 fn limit_s(names: &[&str]) -> u64 {
     // They take at most 10 s, and do not end with the stock UCC that the testing suite has.
     match names {
-        ["spawn" | "empty-at-once" | "mixed-types"] => 60,
+        ["spawn" | "empty-at-once" | "mixed-types" | "between-groups"] => 60,
         _ => 180,
     }
 }
@@ -151,8 +151,17 @@ impl Legal<'_> {
         let where_and_how = (&services.testbed, Backend::Offload(&services));
         let output = self.succeed(where_and_how, names)?;
         let completed = services.completed()?;
+        let served = output
+            .lines()
+            .find_map(|line| line.split_once(" collectives offloaded "));
+        let served = served.map_or("", |(_, kinds)| kinds);
+        let least = match self.launcher {
+            Launcher::OpenMpi => least_calls(names),
+            Launcher::Mpich => 1,
+        };
+        println!("{completed:>8} calls of ranks completed by the services; one rank: {served}");
         ensure!(
-            completed >= RANKS || !is_offloaded(names, self.launcher),
+            completed >= RANKS * least || !is_offloaded(names, self.launcher),
             "the services completed {completed} calls:\n{output}"
         );
         // Every thread's communicators join the job.
@@ -196,10 +205,167 @@ impl Legal<'_> {
     }
 }
 
+/// Name of the test of the Fortran program.
+pub(super) const FORTRAN: &str = "Open MPI mpi_fortran";
+
+/// A Fortran program: Open MPI's own names for complex and logical types, and its MPI_IN_PLACE.
+pub(super) fn fortran(site: &Site<'_>) -> Case {
+    const COMPILER: &str = "mpifort.openmpi";
+    if Command::new(COMPILER).arg("--version").output().is_err() {
+        return Case {
+            name: FORTRAN.to_owned(),
+            outcome: Outcome::Skipped(format!("no {COMPILER}")),
+        };
+    }
+    let test = || -> Result<()> {
+        let program = site.world.dir.join("mpi_fortran");
+        let mut compile = Command::new(COMPILER);
+        // An argument of one place has several types: the interface of mpif.h is implicit.
+        compile
+            .args(["-O1", "-g", "-fallow-argument-mismatch", "-w", "-o"])
+            .arg(&program)
+            .arg(workspace::root().join("tests/programs/mpi_fortran.f90"));
+        process::stdout(&mut compile, COMPILE)?;
+        let services = site.services("xgvmi", &[])?;
+        let where_and_how = (&services.testbed, Backend::Offload(&services));
+        let program = program.display().to_string();
+        let mut command = site.job(where_and_how, Launcher::OpenMpi, &[&program], |_| {
+            Vec::new()
+        });
+        let output = super::succeed(&mut command)?;
+        ensure!(output.lines().any(|line| line == "done"), "{output}");
+        let completed = services.completed()?;
+        // Those of complex numbers and of whole ones, among others.
+        ensure!(
+            completed >= 5 * RANKS,
+            "the services completed {completed} calls:\n{output}"
+        );
+        Ok(())
+    };
+    Case::of(FORTRAN, test())
+}
+
+/// Communicators come and go, each with one call. Neither the services nor the device keeps anything of them.
+pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
+    const ROUNDS: &str = "1000";
+    const LOOP_S: &str = "600";
+    /// Resident memory of the services and objects of the device, by which one half of the rounds may differ. A leak of an
+    /// object, or of a few hundred bytes, per communicator is more.
+    const KIB: u64 = 512;
+    const OBJECTS: usize = 100;
+    let program = compile(site.world, Launcher::OpenMpi)?;
+    let services = site.services("xgvmi", &[])?;
+    let where_and_how = (&services.testbed, Backend::Offload(&services));
+    let words = [&program, "--rounds", ROUNDS, "come-and-go"];
+    let mut command = site.job_within(LOOP_S, where_and_how, Launcher::OpenMpi, &words, |_| {
+        Vec::new()
+    });
+    let job = Running::spawn(&mut command)?;
+    let mut held = Vec::new();
+    for quarter in [1, 3] {
+        let sign = format!("quarter {quarter} is over");
+        let limit = Duration::from_secs(LOOP_S.parse()?);
+        let is_over = process::wait_until(limit, || job.said().contains(&sign));
+        ensure!(is_over, "no '{sign}':\n{}", job.said());
+        let objects = services.testbed.objects()?.lines().count();
+        held.push((services.resident_kib()?, objects));
+    }
+    let done = job.wait(Duration::from_secs(LOOP_S.parse()?) + GRACE)?;
+    ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+    let said: Vec<&str> = done
+        .output
+        .lines()
+        .filter(|line| line.contains("is over"))
+        .collect();
+    println!("services (KiB) and objects: {held:?}; {said:?}");
+    let [(early, few), (late, many)] = held[..] else {
+        bail!("{held:?}");
+    };
+    ensure!(
+        late <= early + KIB && many <= few + OBJECTS,
+        "KiB of the services and objects of the device after a quarter and after three: {held:?}\n{said:?}"
+    );
+    let completed = services.completed()?;
+    ensure!(
+        completed >= RANKS * ROUNDS.parse::<u64>()?,
+        "the services completed {completed} calls"
+    );
+    Ok(())
+}
+
+/// A rank ends its job, or ends alone without MPI_Finalize, while calls are under way. The services serve the next job and keep
+/// nothing.
+pub(super) fn sudden_ends(site: &Site<'_>) -> Result<()> {
+    const LIMIT_S: &str = "120";
+    let program = compile(site.world, Launcher::OpenMpi)?;
+    let services = site.services("xgvmi", &[])?;
+    let run = |name: &str| {
+        let words = [&program, name];
+        let where_and_how = (&services.testbed, Backend::Offload(&services));
+        let mut command =
+            site.job_within(LIMIT_S, where_and_how, Launcher::OpenMpi, &words, |_| {
+                Vec::new()
+            });
+        process::run(&mut command, Duration::from_secs(LIMIT_S.parse()?) + GRACE)
+    };
+    let good = || -> Result<()> {
+        let done = run("groups")?;
+        ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+        ensure!(!done.output.contains("is not offloaded"), "{}", done.output);
+        Ok(())
+    };
+    // UCX keeps some objects after the first job of a service.
+    good()?;
+    let before = services.held()?;
+    for name in [
+        "ends-by-abort",
+        "ends-by-exit",
+        "ends-at-once",
+        "ends-by-signal",
+    ] {
+        let done = run(name)?;
+        ensure!(
+            !done.ok() && !done.timed_out,
+            "{name}: {}\n{}",
+            done.verdict(),
+            done.output
+        );
+        ensure!(!super::wrong_bytes(&done.output), "{name}: {}", done.output);
+        good().with_context(|| format!("after {name}"))?;
+    }
+    let mut after = Vec::new();
+    let few = process::wait_until(QUESTION, || {
+        after = services.held().unwrap_or_default();
+        after.len() == before.len()
+            && after
+                .iter()
+                .flatten()
+                .zip(before.iter().flatten())
+                .all(|(after, before)| *after < before + 4)
+    });
+    ensure!(
+        few,
+        "descriptors and threads of the services: {before:?} before the jobs, {after:?} after them"
+    );
+    Ok(())
+}
+
+/// Calls per rank that the service processes must execute of some programs under Open MPI, which passes complex numbers on. The
+/// rest are persistent, or a reduce-scatter in place.
+fn least_calls(names: &[&str]) -> u64 {
+    match names {
+        ["complex-numbers"] => 48,
+        ["numbers"] => 150,
+        ["outstanding"] => 900,
+        ["read-only"] => 10,
+        _ => 1,
+    }
+}
+
 /// Whether the service processes must execute some of these programs' calls. MPICH passes blocking collectives to UCC only,
 /// and Open MPI passes no persistent ones.
 fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
-    const BLOCKING: [&str; 9] = [
+    const BLOCKING: [&str; 20] = [
         "late-first",
         "late-root",
         "memory-of-files",
@@ -209,11 +375,24 @@ fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
         "empty",
         "in-place",
         "reused-memory",
+        "come-and-go",
+        "connected",
+        "garbage-elsewhere",
+        "in-place-uneven",
+        "large-counts",
+        "numbers",
+        "read-only",
+        "replaced-memory",
+        "stack-of-another",
+        "topologies",
+        "unfreed",
     ];
-    const ON_THE_HOSTS: [&str; 8] = [
+    const ON_THE_HOSTS: [&str; 10] = [
         "intercommunicator",
         "mixed-types",
+        "odd-types",
         "operators",
+        "own-operator",
         "persistent-orders",
         "reduce-scatter",
         "sessions",

@@ -19,6 +19,13 @@ const RANKS_PER_NODE: u32 = 32;
 const SEVERAL: [(u32, u32); 4] = [(128, 4), (512, 16), (2048, 64), (2048, 256)];
 const SERVICES: u32 = 4;
 
+/// Ranks and nodes of the jobs whose trees have these radixes, and the collectives that use them.
+const OF_TREES: [(u32, u32); 2] = [(4096, 128), (16_384, 512)];
+const RADIXES: [u32; 5] = [2, 4, 8, 32, 128];
+/// Offers of a service without an answer: the default, and more than any tree has.
+const SENDS: [u32; 2] = [4, 4096];
+const TREES: [&str; 3] = ["broadcast", "gather", "scatter"];
+
 pub(crate) const COLLECTIVES: [&str; 5] = ["alltoall", "halo", "broadcast", "barrier", "allreduce"];
 
 /// The largest job takes a minute under valgrind, and several on a busy machine.
@@ -116,9 +123,10 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         println!("{of}");
     }
     let several = several(only)?;
+    let trees = trees(only)?;
     finish(
         file,
-        &json!({ "rows": rows, "growth": growth, "several": several }),
+        &json!({ "rows": rows, "growth": growth, "several": several, "trees": trees }),
         columns::SCALE,
     )
 }
@@ -149,6 +157,46 @@ fn several(only: Option<u32>) -> Result<Vec<Value>> {
         }
     }
     Ok(rows)
+}
+
+/// Messages and levels of the services' trees by radix, one service per node.
+fn trees(only: Option<u32>) -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    let jobs = OF_TREES
+        .iter()
+        .filter(|(ranks, _)| only.is_none_or(|only| only == *ranks));
+    for (ranks, nodes) in jobs {
+        for (collective, radix) in TREES
+            .iter()
+            .flat_map(|of| RADIXES.map(|radix| (*of, radix)))
+        {
+            let [few, many] = SENDS.map(|sends| tree(*ranks, *nodes, collective, [radix, sends]));
+            let (few, found) = (few?, many?);
+            let row = json!({
+                "ranks": ranks,
+                "nodes": nodes,
+                "collective": collective,
+                "radix": radix,
+                "messages_per_sp": found["messages"],
+                "messages": found["all_messages"],
+                "bytes_of_offers": found["offers"],
+                "depth": found["depth"],
+                "depth_of_default_sends": few["depth"],
+            });
+            println!("{row}");
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+fn tree(ranks: u32, nodes: u32, collective: &str, limits: [u32; 2]) -> Result<Value> {
+    let mut command = measured();
+    let job = [ranks, nodes].map(|number| number.to_string());
+    command.arg("tree").args(job).arg(collective);
+    let limits = limits.map(|number| number.to_string());
+    let text = process::stdout(command.args(limits), LIMIT)?;
+    serde_json::from_str(&text).context("service_cost's answer")
 }
 
 /// Measures a call.

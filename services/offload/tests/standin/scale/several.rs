@@ -55,6 +55,8 @@ pub fn run(of: &Several, has_lanes: bool) -> Result<Most> {
             services: used * of.nodes,
             service_of: service_of.collect(),
             lane: None,
+            radix: Radix::default(),
+            sends: SENDS,
         };
         let wire = Wire::over(plan, layout);
         whole(&wire, Memory::NONE)?;
