@@ -53,7 +53,7 @@ fn one_service_alone_is_as_one_of_all() {
     };
     let (all, alone) = (Wire::new(plan), Wire::new(plan));
     whole(&all, Memory::NONE).expect("carried out");
-    one(&alone, 4, Memory::NONE).expect("carried out");
+    one::run(&alone, 4, Memory::NONE).expect("carried out");
     let offers = |wire: &Wire| {
         wire.tallies
             .borrow()
