@@ -164,7 +164,7 @@ pub const SERVICE: &[Column] = &[
 pub const SCALE: &[Column] = &[
     Column::count("ranks", "ranks"),
     Column::count("nodes", "nodes"),
-    Column::text("collective", "collective", 10),
+    Column::text("collective", "collective", 12),
     whole("bytes_per_rank", "", "bytes per rank"),
     whole("bytes_to_service", "", "to the service"),
     whole("bytes_of_offers", "", "of offers"),

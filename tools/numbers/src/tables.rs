@@ -92,6 +92,7 @@ const TABLES: &[Table] = &[
         &["name", "ours", "peer", "unit", "ratio"],
     ),
     of("pool-instructions", "pool", instructions),
+    of("scale", "scale", scale),
     of("service", "service", service),
     rows("storage", columns::STORAGE, &[]),
     of("suites", "suites", suites),
@@ -357,6 +358,37 @@ fn ways(report: &Value, query: &Query) -> Result<String> {
         time("announced.us.p50", "announced"),
     ];
     table::markdown(COLUMNS, &by_size(query.rows(report, "rows")?, "scheme")?)
+}
+
+/// Calls of light ranks, each number with the power of the number of ranks with which it grows.
+fn scale(report: &Value, query: &Query) -> Result<String> {
+    const NUMBERS: [&str; 5] = [
+        "bytes_per_rank",
+        "messages_per_sp",
+        "instructions_per_block",
+        "memory_per_rank",
+        "memory_per_sp",
+    ];
+    let columns = table::part(columns::SCALE, &NUMBERS)?;
+    let fits = report["growth"].as_array().context("no growth")?;
+    let mut cells = Vec::new();
+    for row in query.rows(report, "rows")? {
+        let fit = fits
+            .iter()
+            .find(|fit| fit["collective"] == row["collective"]);
+        for (column, name) in columns.iter().zip(NUMBERS) {
+            let mut cell = shown(&row[name], Form::Fixed(0))?;
+            if let Some(power) = fit.and_then(|fit| fit[name].as_f64()) {
+                write!(cell, " ({power:.1})")?;
+            }
+            cells.push((
+                shown(&row["collective"], Form::Text)?,
+                column.text.to_owned(),
+                cell,
+            ));
+        }
+    }
+    table::crossed("collective", &cells)
 }
 
 /// The cost of a block in the service process, per code owner.
