@@ -347,6 +347,18 @@ pub const MODEL_LIMITS: &[Column] = &[
     Column::new("size", "bytes", "block", Form::Size),
 ];
 
+/// Of the offloaded call beside stock UCC's.
+pub const MODEL_UCC: &[Column] = &[
+    Column::count("nodes", "nodes"),
+    Column::count("slower", "slower"),
+    Column::size(),
+    us("us", "offloaded"),
+    us("busy_us", "rank busy"),
+    us("ucc_us", "UCC"),
+    Column::new("of_ucc", "", "of UCC's", Form::Fixed(2)),
+    Column::new("of_ucc_with_overlap", "", "with overlap", Form::Fixed(2)),
+];
+
 /// Of the schemes on fabrics with and without queues.
 pub const MODEL_FABRICS: &[Column] = &[
     Column::count("nodes", "nodes"),

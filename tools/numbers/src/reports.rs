@@ -515,6 +515,7 @@ fn model(report: Value) -> Result<Value> {
     Ok(json!({
         "costs": report["costs"], "link_gbps": 400, "rows": kept, "first_rows": first,
         "sensitivity": sensitivity, "limits": rows(&report, "limits")?,
+        "beside_ucc": report["beside_ucc"], "crossings": report["crossings"],
     }))
 }
 

@@ -85,6 +85,7 @@ const TABLES: &[Table] = &[
     of("model", "model", model),
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
+    of("model-ucc", "model", beside_ucc),
     of("naaice", "naaice", calls),
     rows(
         "pool",
@@ -291,6 +292,25 @@ fn limits(report: &Value, query: &Query) -> Result<String> {
     let rows = query.rows(report, "limits")?;
     let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
     table::crossed("service process", &cells)
+}
+
+/// Times of the offloaded call over those of UCC's, and with computation.
+fn beside_ucc(report: &Value, query: &Query) -> Result<String> {
+    let cell = |row: &&Value| {
+        let nodes = shown(&row["nodes"], Form::Count)?;
+        let slower = shown(&row["slower"], Form::Count)?;
+        let line = format!("{nodes} nodes, cores {slower} times slower");
+        let ratio = |key: &str| shown(&row[key], Form::Fixed(2));
+        let cell = format!("{} ({})", ratio("of_ucc")?, ratio("of_ucc_with_overlap")?);
+        Ok((
+            line.replace(", cores 1 times slower", ""),
+            shown(&row["size"], Form::Size)?,
+            cell,
+        ))
+    };
+    let rows = query.rows(report, "beside_ucc")?;
+    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    table::crossed("machine", &cells)
 }
 
 /// Saved time at each of the slides' sizes, with a line for each changed input.
