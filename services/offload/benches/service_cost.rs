@@ -5,7 +5,7 @@
 //! service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS
 //! service_cost connect RANKS SERVICES_PER_NODE
 //! service_cost connect-one RANKS NODES
-//! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS
+//! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-1m ROUNDS
 //! service_cost several RANKS NODES alltoall|halo|broadcast|barrier|allreduce SERVICES_PER_NODE
 //! service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS
 //! ```
@@ -122,6 +122,7 @@ fn pattern_of(name: &str) -> Option<scale::Pattern> {
         "broadcast" => scale::Pattern::Broadcast,
         "barrier" => scale::Pattern::Barrier,
         "allreduce" => scale::Pattern::Allreduce,
+        "allreduce-1m" => scale::Pattern::Vector,
         "gather" => scale::Pattern::Gather,
         "scatter" => scale::Pattern::Scatter,
         _ => return None,
@@ -271,7 +272,7 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, \
-         service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS, \
+         service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-1m ROUNDS, \
          or service_cost several with SERVICES_PER_NODE in place of ROUNDS, \
          or service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS"
     );

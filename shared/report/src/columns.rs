@@ -164,7 +164,7 @@ pub const SERVICE: &[Column] = &[
 pub const SCALE: &[Column] = &[
     Column::count("ranks", "ranks"),
     Column::count("nodes", "nodes"),
-    Column::text("collective", "collective", 10),
+    Column::text("collective", "collective", 12),
     whole("bytes_per_rank", "", "bytes per rank"),
     whole("bytes_to_service", "", "to the service"),
     whole("bytes_of_offers", "", "of offers"),
@@ -345,6 +345,18 @@ pub const MODEL_LIMITS: &[Column] = &[
     Column::text("software", "software", 14),
     Column::count("slower", "slower"),
     Column::new("size", "bytes", "block", Form::Size),
+];
+
+/// Of the offloaded call beside stock UCC's.
+pub const MODEL_UCC: &[Column] = &[
+    Column::count("nodes", "nodes"),
+    Column::count("slower", "slower"),
+    Column::size(),
+    us("us", "offloaded"),
+    us("busy_us", "rank busy"),
+    us("ucc_us", "UCC"),
+    Column::new("of_ucc", "", "of UCC's", Form::Fixed(2)),
+    Column::new("of_ucc_with_overlap", "", "with overlap", Form::Fixed(2)),
 ];
 
 /// Of the schemes on fabrics with and without queues.

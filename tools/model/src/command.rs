@@ -10,6 +10,7 @@ use super::report::Document;
 use super::scheme::Scheme;
 use super::software::{MeasuredCost, SoftwareCost};
 use super::sweep;
+use super::ucc::beside_ucc;
 use anyhow::{Context as _, Result, bail, ensure};
 use bench_report::{columns, files, parse_size};
 use clap::{Args, ValueEnum};
@@ -63,7 +64,7 @@ pub struct ModelArgs {
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     software_factor: f64,
     /// Show the block size up to which the SP limits the rate instead of the link: on 2 to 128 nodes with 1 and 4 SPs,
-    /// with cores as fast as a server's and four times slower.
+    /// with cores as fast as a server's and four times slower. Also show the call beside stock UCC's on the hosts.
     #[arg(long)]
     limits: bool,
     /// Also predict these block sizes on a fat tree in the packet-level lab, without and with control of congestion: each block
@@ -203,6 +204,7 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         let in_range = earlier.is_none_or(|factor| (0.0..=1000.0).contains(&factor));
         ensure!(in_range, "--software-earlier is between 0 and 1000");
         document.limits = limits(&base, &table, base.assumptions.software, earlier)?;
+        (document.beside_ucc, document.crossings) = beside_ucc(&base, &table)?;
     }
     for size in &args.fabric {
         let block_bytes = u64::try_from(*size)?;

@@ -155,6 +155,14 @@ fn ps(ns: f64) -> u64 {
     ps
 }
 
+/// Time of a message on a link of this speed, in nanoseconds.
+pub(super) fn on_the_wire_ns(link_gbps: f64, bytes: u64) -> f64 {
+    let packets = bytes.div_ceil(MTU_BYTES);
+    #[expect(clippy::cast_precision_loss, reason = "a size in a cost formula")]
+    let bits = ((bytes + packets * PACKET_OVERHEAD_BYTES) * 8) as f64;
+    bits / link_gbps
+}
+
 fn index(number: u32) -> usize {
     // A usize has at least 32 bits on all supported machines.
     number as usize
@@ -195,12 +203,7 @@ impl<'a> Engine<'a> {
         };
         let software = |ns: f64| ps(ns * assumptions.software_factor);
         let steps = config.steps();
-        let on_the_wire = |bytes: u64| {
-            let packets = bytes.div_ceil(MTU_BYTES);
-            #[expect(clippy::cast_precision_loss, reason = "a size in a cost formula")]
-            let bits = ((bytes + packets * PACKET_OVERHEAD_BYTES) * 8) as f64;
-            ps(bits / config.link_gbps)
-        };
+        let on_the_wire = |bytes| ps(on_the_wire_ns(config.link_gbps, bytes));
         Self {
             config,
             ring,

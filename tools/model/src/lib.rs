@@ -32,6 +32,7 @@ mod software;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod ucc;
 
 pub use command::{ModelArgs, run};
 pub use config::{AliasRelease, Assumptions, Config, ConfigError, SendOrder, Software};
@@ -44,3 +45,4 @@ pub use report::{Document, Row, Sensitivity, SensitivityAt, Shares};
 pub use scheme::{Features, Scheme};
 pub use software::{CostError, MeasuredCost, SoftwareCost};
 pub use sweep::{Point, REPORTED, Variation, grid, points, sensitivity};
+pub use ucc::{Beside, Crossing, beside_ucc};

@@ -4,6 +4,7 @@ use super::fabrics::FabricRow;
 use super::limits::Limit;
 use super::predict::{Gain, Prediction};
 use super::sweep::{Point, REPORTED, Variation};
+use super::ucc::{Beside, Crossing};
 use anyhow::Result;
 use bench_report::{columns, table};
 use serde::Serialize;
@@ -25,6 +26,10 @@ pub struct Document {
     pub shares: Vec<Shares>,
     /// Machines and the block sizes up to which the SP is their limit.
     pub limits: Vec<Limit>,
+    /// Beside stock UCC, and where the offload no longer loses.
+    pub beside_ucc: Vec<Beside>,
+    /// See above.
+    pub crossings: Vec<Crossing>,
     /// The slides' two figures, and what they become when one input is changed.
     pub sensitivity: Vec<Sensitivity>,
     /// The same machine on a fat tree in the packet-level lab, if that was asked for.
@@ -113,6 +118,8 @@ impl Document {
                 .collect(),
             shares: points.iter().map(|p| Shares::new(&p.prediction)).collect(),
             limits: Vec::new(),
+            beside_ucc: Vec::new(),
+            crossings: Vec::new(),
             fabrics: Vec::new(),
             sensitivity: variations.iter().map(Sensitivity::new).collect(),
         }
@@ -149,6 +156,12 @@ impl Document {
             let limits = limits.collect::<Result<Vec<Value>, _>>()?;
             text += "\nthe service process is the limit up to\n";
             text += &table::text(columns::MODEL_LIMITS, &limits)?;
+        }
+        if !self.beside_ucc.is_empty() {
+            let rows = self.beside_ucc.iter().map(serde_json::to_value);
+            let rows = rows.collect::<Result<Vec<Value>, _>>()?;
+            text += "\nan alltoallv beside stock UCC's\n";
+            text += &table::text(columns::MODEL_UCC, &rows)?;
         }
         if !self.fabrics.is_empty() {
             let fabrics = self.fabrics.iter().map(serde_json::to_value);

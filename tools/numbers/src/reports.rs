@@ -64,7 +64,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 24] = [
+pub const REPORTS: [Report; 25] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -106,6 +106,10 @@ pub const REPORTS: [Report; 24] = [
     report("offload", &["bench", "offload"], "bench/offload.json", 900),
     report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
     report("service", &["bench", "service"], "bench/service.json", 1200),
+    Report {
+        only_by_name: true,
+        ..report("scale", &["bench", "scale"], "bench/scale.json", 5400)
+    },
     Report {
         plot: Some("bench/storage.svg"),
         ..report("storage", &["bench", "storage"], "bench/storage.json", 700)
@@ -511,6 +515,7 @@ fn model(report: Value) -> Result<Value> {
     Ok(json!({
         "costs": report["costs"], "link_gbps": 400, "rows": kept, "first_rows": first,
         "sensitivity": sensitivity, "limits": rows(&report, "limits")?,
+        "beside_ucc": report["beside_ucc"], "crossings": report["crossings"],
     }))
 }
 

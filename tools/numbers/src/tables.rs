@@ -85,6 +85,7 @@ const TABLES: &[Table] = &[
     of("model", "model", model),
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
+    of("model-ucc", "model", beside_ucc),
     of("naaice", "naaice", calls),
     rows(
         "pool",
@@ -92,6 +93,7 @@ const TABLES: &[Table] = &[
         &["name", "ours", "peer", "unit", "ratio"],
     ),
     of("pool-instructions", "pool", instructions),
+    of("scale", "scale", scale),
     of("service", "service", service),
     rows("storage", columns::STORAGE, &[]),
     of("suites", "suites", suites),
@@ -292,6 +294,25 @@ fn limits(report: &Value, query: &Query) -> Result<String> {
     table::crossed("service process", &cells)
 }
 
+/// Times of the offloaded call over those of UCC's, and with computation.
+fn beside_ucc(report: &Value, query: &Query) -> Result<String> {
+    let cell = |row: &&Value| {
+        let nodes = shown(&row["nodes"], Form::Count)?;
+        let slower = shown(&row["slower"], Form::Count)?;
+        let line = format!("{nodes} nodes, cores {slower} times slower");
+        let ratio = |key: &str| shown(&row[key], Form::Fixed(2));
+        let cell = format!("{} ({})", ratio("of_ucc")?, ratio("of_ucc_with_overlap")?);
+        Ok((
+            line.replace(", cores 1 times slower", ""),
+            shown(&row["size"], Form::Size)?,
+            cell,
+        ))
+    };
+    let rows = query.rows(report, "beside_ucc")?;
+    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    table::crossed("machine", &cells)
+}
+
 /// Saved time at each of the slides' sizes, with a line for each changed input.
 fn changes(report: &Value, query: &Query) -> Result<String> {
     let cell = |row: &&Value| {
@@ -357,6 +378,37 @@ fn ways(report: &Value, query: &Query) -> Result<String> {
         time("announced.us.p50", "announced"),
     ];
     table::markdown(COLUMNS, &by_size(query.rows(report, "rows")?, "scheme")?)
+}
+
+/// Calls of light ranks, each number with the power of the number of ranks with which it grows.
+fn scale(report: &Value, query: &Query) -> Result<String> {
+    const NUMBERS: [&str; 5] = [
+        "bytes_per_rank",
+        "messages_per_sp",
+        "instructions_per_block",
+        "memory_per_rank",
+        "memory_per_sp",
+    ];
+    let columns = table::part(columns::SCALE, &NUMBERS)?;
+    let fits = report["growth"].as_array().context("no growth")?;
+    let mut cells = Vec::new();
+    for row in query.rows(report, "rows")? {
+        let fit = fits
+            .iter()
+            .find(|fit| fit["collective"] == row["collective"]);
+        for (column, name) in columns.iter().zip(NUMBERS) {
+            let mut cell = shown(&row[name], Form::Fixed(0))?;
+            if let Some(power) = fit.and_then(|fit| fit[name].as_f64()) {
+                write!(cell, " ({power:.1})")?;
+            }
+            cells.push((
+                shown(&row["collective"], Form::Text)?,
+                column.text.to_owned(),
+                cell,
+            ));
+        }
+    }
+    table::crossed("collective", &cells)
 }
 
 /// The cost of a block in the service process, per code owner.

@@ -1,7 +1,9 @@
 //! Division of a reduction's vector: windows, which the SPs reduce one after the other, and the segments of a window,
 //! each of which one SP reduces for all.
 //!
-//! All SPs derive the same division from the vector's length, the size of its elements, and the number of members.
+//! All SPs derive the same division from the vector's length, the size of its elements, and the number of members. A window has
+//! at most 64 owners, and each window has other owners than the one before, so that all members of a long vector reduce equal
+//! shares of it.
 
 /// Maximum length of a window in bytes. The SP of a rank holds the segments of all members of two windows.
 const WINDOW_MAX: u64 = 256 << 10;
@@ -31,6 +33,8 @@ pub(super) struct Window {
     start: u64,
     elements: u64,
     owners: u64,
+    /// Distance by which the owners are moved from those of the first window.
+    shift: u64,
 }
 
 /// A range of bytes of the vector.
@@ -92,6 +96,7 @@ impl Division {
             start,
             elements,
             owners: (elements / self.least).clamp(1, self.members),
+            shift: u64::from(index) % self.members,
         }
     }
 }
@@ -109,9 +114,11 @@ impl Window {
 
     /// The segment of a member; `None` if it has none. Members are counted from 0.
     pub(super) fn segment(&self, member: usize) -> Option<Range> {
-        // Owners are spread over the members, because neighbours often share an SP.
-        let owner = (member as u64 * self.owners).div_ceil(self.members);
-        if owner >= self.owners || owner * self.members / self.owners != member as u64 {
+        // Owners are spread evenly over the members. Any run of neighbours then has equally many of them, give or take one, so
+        // after any number of moves by one place each member has owned as many segments as any other, give or take one.
+        let place = (member as u64 + self.members - self.shift) % self.members;
+        let owner = (place * self.owners).div_ceil(self.members);
+        if owner >= self.owners || owner * self.members / self.owners != place {
             return None;
         }
         let first = part(self.elements, owner, self.owners);
@@ -142,13 +149,17 @@ mod tests {
             let window = division.window(index);
             assert_eq!(window.start(), at);
             let mut bytes = 0;
-            for member in 0..members {
-                let Some(segment) = window.segment(member) else {
-                    continue;
-                };
+            let mut segments: Vec<Range> = (0..members)
+                .filter_map(|member| window.segment(member))
+                .collect();
+            segments.sort_unstable_by_key(|segment| segment.offset);
+            // An owner holds its segment of all members: no more than a window, or twice the shortest segments.
+            let most = (window.length() / members as u64).max(2 * SEGMENT_MIN.max(direct_min));
+            for segment in segments {
                 assert_eq!(segment.offset, at);
                 assert!(segment.length.is_multiple_of(element));
                 assert!(segment.length >= direct_min.min(length), "{segment:?}");
+                assert!(segment.length <= most + 2 * element, "{segment:?}");
                 at += segment.length;
                 bytes += segment.length;
             }
@@ -173,17 +184,49 @@ mod tests {
 
     #[test]
     fn several_members_own_segments() {
-        let owners = |length, members| {
+        let owners = |length, members, index| {
             let division = Division::new(length, 8, members, 512).expect("valid");
-            let window = division.window(0);
+            let window = division.window(index);
             (0..members)
                 .filter(|member| window.segment(*member).is_some())
                 .collect::<Vec<usize>>()
         };
-        assert_eq!(owners(4096, 4), [0]);
-        assert_eq!(owners(8192, 4), [0, 2]);
-        assert_eq!(owners(1 << 20, 4), [0, 1, 2, 3]);
-        assert_eq!(owners(12288, 8), [0, 2, 5]);
+        assert_eq!(owners(4096, 4, 0), [0]);
+        assert_eq!(owners(8192, 4, 0), [0, 2]);
+        assert_eq!(owners(1 << 20, 4, 0), [0, 1, 2, 3]);
+        assert_eq!(owners(12288, 8, 0), [0, 2, 5]);
+        assert_eq!(owners(1 << 20, 128, 1)[..3], [1, 3, 5]);
+    }
+
+    /// After any number of windows.
+    #[test]
+    fn members_own_equally_many_segments() {
+        for members in [1, 2, 3, 7, 63, 64, 65, 100, 512, 1000] {
+            for (window, direct_min) in [
+                (WINDOW_MAX, 512),
+                (WINDOW_MAX, 5000),
+                (WINDOW_MAX - 4096, 512),
+            ] {
+                let windows = 2 * members as u64 + 3;
+                let division = Division::new(windows * window, 8, members, direct_min);
+                let division = division.expect("valid");
+                let mut owned = vec![0; members];
+                for index in 0..division.windows() {
+                    let window = division.window(index);
+                    let before: u32 = owned.iter().sum();
+                    for (member, owned) in owned.iter_mut().enumerate() {
+                        *owned += u32::from(window.segment(member).is_some());
+                    }
+                    assert_eq!(u64::from(owned.iter().sum::<u32>() - before), window.owners);
+                    let (least, most) = (owned.iter().min(), owned.iter().max());
+                    assert!(
+                        most <= least.map(|least| least + 1).as_ref(),
+                        "{members}: {owned:?}"
+                    );
+                }
+                assert!(owned.iter().all(|owned| *owned > 0), "{members}");
+            }
+        }
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! ranks does not fit in one process: there, one service is measured, and the offers of the others for it alone are made
 //! before.
 
+mod one;
 pub mod several;
 pub mod trees;
+mod vector;
 
 use super::{KEY_BYTES, Packed, rank_token, service_token};
 use crate::client::Lanes;
@@ -55,6 +57,8 @@ pub enum Pattern {
     Barrier,
     /// Every rank gets the sum of a number of each.
     Allreduce,
+    /// Every rank gets the sum of a vector of 1 MiB of each.
+    Vector,
     /// Every rank sends a block to rank 0.
     Gather,
     /// Rank 0 sends a block to every rank.
@@ -110,7 +114,7 @@ pub struct Outcome {
     pub to_rank: u64,
     /// Messages that a service sends to others and gets from them; the service with most.
     pub messages: u64,
-    /// Blocks that were compared, per call.
+    /// Blocks that were compared, per call; of a vector, all that were read.
     pub blocks: u64,
     /// Peak memory to make a rank's message.
     pub memory_per_rank: usize,
@@ -187,11 +191,12 @@ struct Wire {
     completed: Cell<u64>,
     blocks: Cell<u64>,
     to_rank: Cell<u64>,
+    vectors: vector::Vectors,
 }
 
 impl Transport for Wire {
     type Peer = Place;
-    type Memory = u64;
+    type Memory = vector::Area;
     type Key = u64;
     type Packed = Packed;
     type Operation = ();
@@ -218,27 +223,28 @@ impl Transport for Wire {
         }
     }
 
-    fn import(&self, export: ExportRef<'_>) -> Result<u64> {
-        Ok(export.address)
+    fn import(&self, export: ExportRef<'_>) -> Result<vector::Area> {
+        Ok(vector::Area::of_rank(export.address))
     }
 
-    fn address(&self, memory: &u64) -> u64 {
-        *memory
+    fn address(&self, memory: &vector::Area) -> u64 {
+        memory.address
     }
 
-    fn pack(&self, _: &u64) -> Result<Packed> {
+    fn pack(&self, _: &vector::Area) -> Result<Packed> {
         Ok(Packed([0; KEY_BYTES]))
     }
 
-    fn stage(&self, _: usize) -> Result<u64> {
-        Err(failed("light ranks do not reduce"))
+    fn stage(&self, length: usize) -> Result<vector::Area> {
+        Ok(self.vectors.stage(self.acting.get(), length))
     }
 
-    fn bytes<'a>(&self, _: &'a mut u64) -> Option<&'a mut [u8]> {
-        None
+    fn bytes<'a>(&self, memory: &'a mut vector::Area) -> Option<&'a mut [u8]> {
+        memory.bytes()
     }
 
-    fn unmap(&self, _: u64) -> Result<()> {
+    fn unmap(&self, memory: vector::Area) -> Result<()> {
+        self.vectors.unmap(self.acting.get(), memory);
         Ok(())
     }
 
@@ -246,8 +252,14 @@ impl Transport for Wire {
         Ok(0)
     }
 
-    fn read(&self, (): &mut (), _: Range<'_, Self>, _: u64) -> Result<bool> {
-        Err(failed("a block of 8 bytes is read by the device"))
+    fn read(&self, (): &mut (), range: Range<'_, Self>, _: u64) -> Result<bool> {
+        if self.plan.pattern != Pattern::Vector {
+            return Err(failed("a block of 8 bytes is read by the device"));
+        }
+        self.blocks.set(self.blocks.get() + 1);
+        let to = range.into.address + range.to;
+        self.vectors.read(range.address, to, range.length);
+        Ok(false)
     }
 
     fn reads_len((): &()) -> usize {
@@ -277,6 +289,7 @@ impl Wire {
             plan,
             letters: RefCell::default(),
             tallies: RefCell::new(vec![Tally::default(); layout.services as usize]),
+            vectors: vector::Vectors::new(&plan, layout.services),
             layout,
             acting: Cell::new(0),
             completed: Cell::new(0),
@@ -314,6 +327,10 @@ impl Wire {
             .set(longest.max(TOKEN + data.len() as u64 - of_program));
         self.completed.set(self.completed.get() + 1);
         self.tallies.borrow_mut()[self.acting.get() as usize].of_ranks += 1;
+        if self.plan.pattern == Pattern::Vector {
+            self.vectors.is_complete(rank);
+            return Ok(());
+        }
         if self.plan.pattern == Pattern::Allreduce {
             let sum = (0..self.plan.ranks).fold(0, |sum: u64, of| sum.wrapping_add(content(of, 0)));
             assert_eq!(fin.bytes, sum.to_le_bytes(), "rank {rank}");
@@ -384,7 +401,9 @@ fn sends(plan: &Plan, rank: u32) -> Box<dyn Iterator<Item = u32>> {
         Pattern::Broadcast if rank == 0 => Box::new(std::iter::once(0)),
         Pattern::Allreduce | Pattern::Gather => Box::new(std::iter::once(0)),
         Pattern::Scatter if rank == 0 => Box::new(0..plan.ranks),
-        Pattern::Broadcast | Pattern::Barrier | Pattern::Scatter => Box::new(std::iter::empty()),
+        Pattern::Broadcast | Pattern::Barrier | Pattern::Scatter | Pattern::Vector => {
+            Box::new(std::iter::empty())
+        }
     }
 }
 
@@ -408,7 +427,9 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
         short.extend(content(rank, if is_same { 0 } else { to }).to_le_bytes());
     }
     let payload = short.len() as u64;
-    if plan.pattern == Pattern::Allreduce {
+    if matches!(plan.pattern, Pattern::Allreduce | Pattern::Vector) {
+        let is_long = plan.pattern == Pattern::Vector;
+        let buffer = |slot| is_long.then(|| vector::buffer(rank, slot));
         let reduce = HostReduce {
             whole: 0,
             collective: COLLECTIVE,
@@ -416,11 +437,11 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
             reduction: Reduction::new(Element::U64, Operation::Sum).expect("defined"),
             turn: Some(0),
             open: 0,
-            length: BLOCK,
+            length: if is_long { vector::BYTES } else { BLOCK },
             members: (0..plan.ranks).collect(),
             target: Target::All,
-            send_memory: None,
-            receive_memory: None,
+            send_memory: buffer(0),
+            receive_memory: buffer(1),
             short,
         };
         return (Kind::HostReduce, reduce.to_bytes(), payload);
@@ -493,6 +514,9 @@ impl Messages {
         };
         let mut data = data.clone();
         data[RANK_AT..RANK_AT + 4].copy_from_slice(&rank.to_le_bytes());
+        if self.plan.pattern == Pattern::Vector {
+            vector::name(&mut data, rank);
+        }
         let at = data.len() - usize::try_from(*payload).expect("in memory");
         for (to, place) in (0..).zip(data[at..].chunks_exact_mut(BLOCK_BYTES)) {
             place.copy_from_slice(&content(rank, to).to_le_bytes());
@@ -570,7 +594,7 @@ pub fn run(plan: &Plan, memory: Memory<'_>) -> Result<Outcome> {
         (whole(&wire, memory)?, None)
     } else {
         let measured = plan.nodes / 2;
-        (one(&wire, measured, memory)?, Some(measured))
+        (one::run(&wire, measured, memory)?, Some(measured))
     };
     let tallies = wire.tallies.borrow();
     let counted = |(index, _): &(u32, &Tally)| of.is_none_or(|of| of == *index);
@@ -604,7 +628,7 @@ fn number(kind: Kind, data: &mut [u8], round: u32) {
     data[at..at + 4].copy_from_slice(&round.to_le_bytes());
 }
 
-/// Runs all services. Returns the peak memory of one, on average.
+/// Runs all services. Returns the peak memory of one: the most for segments, and all else on average.
 fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
     let plan = wire.plan;
     let messages = Messages::new(plan);
@@ -622,6 +646,12 @@ fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
             mover.receive(wire, kind, &rank_token(rank).0, &data)?;
             mover.act(wire)?;
             pass(wire, &mut movers)?;
+            let is_last = layout.service_of.get(rank as usize + 1) != Some(&of);
+            if plan.pattern == Pattern::Vector && is_last {
+                // What all services keep for the next call would not fit.
+                wire.acting.set(of);
+                movers[of as usize].drop_free(wire)?;
+            }
             let begun = u64::from(round) * u64::from(plan.ranks);
             assert!(
                 plan.pattern != Pattern::Barrier
@@ -640,7 +670,8 @@ fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
     let peak = (memory.peak)();
     let expect = u64::from(plan.rounds) * u64::from(plan.ranks);
     assert_eq!(wire.completed.get(), expect, "each rank completes once");
-    Ok(peak / plan.nodes as usize)
+    let (of_one, of_all) = wire.vectors.staged();
+    Ok(peak.saturating_sub(of_all) / plan.nodes as usize + of_one)
 }
 
 /// Passes messages on until none are left. A service takes all its messages and then acts, and settles when it has no more.
@@ -672,121 +703,6 @@ fn pass(wire: &Wire, movers: &mut [Mover<Wire>]) -> Result<u32> {
         if wire.completed.get() > completed {
             depth = waves;
         }
-    }
-}
-
-/// The offers of a service for another one in an alltoall.
-fn offers_of(plan: &Plan, from: u32, to: u32) -> Vec<Letter> {
-    let per_node = plan.ranks / plan.nodes;
-    let run = Run {
-        peer: to * per_node,
-        step: 1,
-        count: per_node,
-        offset: u64::from(to * per_node) * BLOCK,
-        stride: BLOCK,
-        length: BLOCK,
-    };
-    let mut queue = Queue::new(from, plan.nodes as usize);
-    for rank in from * per_node..(from + 1) * per_node {
-        let blocks = run.peer..run.peer + run.count;
-        let short: Vec<u8> = blocks
-            .flat_map(|to| content(rank, to).to_le_bytes())
-            .collect();
-        queue.outboxes[to as usize]
-            .draft
-            .runs(rank, 0, &[run], &short, &[]);
-        queue.added(to);
-    }
-    let letter = |offer| {
-        let head = RtsHead {
-            whole: 0,
-            collective: COLLECTIVE,
-            from,
-            offer,
-        };
-        let (_, _, data) = queue.take(head, true)?;
-        Some(Letter {
-            from,
-            to,
-            kind: Kind::DpuRts,
-            token: service_token(from, to),
-            data,
-        })
-    };
-    (0..).map_while(letter).collect()
-}
-
-/// Runs one service of an alltoall, with the offers of all others. Returns its peak memory.
-fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
-    let plan = wire.plan;
-    let per_node = plan.ranks / plan.nodes;
-    let messages = Messages::new(plan);
-    let mut offers: Vec<Letter> = (0..plan.nodes)
-        .filter(|other| *other != me)
-        .flat_map(|other| offers_of(&plan, other, me))
-        .collect();
-    let mut arrivals: Vec<(u32, Kind, Vec<u8>)> = (me * per_node..(me + 1) * per_node)
-        .map(|rank| {
-            let (kind, data) = messages.of(rank);
-            (rank, kind, data)
-        })
-        .collect();
-    wire.tallies.borrow_mut().fill(Tally::default());
-    wire.acting.set(me);
-    (memory.mark)();
-    let mut mover = mover(&wire.layout, me);
-    let early = offers.len() / 2;
-    for round in 0..plan.rounds {
-        let mut got = 0;
-        let mut offered = |mover: &mut Mover<Wire>, letters: &mut [Letter]| -> Result<()> {
-            for letter in letters {
-                number(letter.kind, &mut letter.data, round);
-                wire.count(letter.from, me, letter.kind, &letter.data)?;
-                got += 1;
-                mover.receive(wire, letter.kind, &letter.token.0, &letter.data)?;
-                mover.act(wire)?;
-                answer(wire, mover)?;
-            }
-            Ok(())
-        };
-        let (first, last) = offers.split_at_mut(early);
-        offered(&mut mover, first)?;
-        for (rank, kind, data) in &mut arrivals {
-            number(*kind, data, round);
-            mover.receive(wire, *kind, &rank_token(*rank).0, data)?;
-            mover.act(wire)?;
-            answer(wire, &mut mover)?;
-        }
-        offered(&mut mover, last)?;
-    }
-    let peak = (memory.peak)();
-    let expect = u64::from(plan.rounds) * u64::from(per_node);
-    assert_eq!(wire.completed.get(), expect, "each rank completes once");
-    Ok(peak)
-}
-
-/// Takes the messages of a service and answers its offers, as other services do.
-fn answer(wire: &Wire, mover: &mut Mover<Wire>) -> Result<()> {
-    let me = wire.acting.get();
-    loop {
-        let batch = std::mem::take(&mut *wire.letters.borrow_mut());
-        if batch.is_empty() {
-            return Ok(());
-        }
-        for letter in batch {
-            if letter.kind != Kind::DpuRts {
-                continue;
-            }
-            let rts = DpuRts::parse(&letter.data).map_err(|bad| failed(bad.to_string()))?;
-            let fin = DpuFin {
-                from: letter.to,
-                offers: vec![rts.offer],
-            };
-            let data = fin.to_bytes();
-            wire.count(letter.to, me, Kind::DpuFin, &data)?;
-            mover.receive(wire, Kind::DpuFin, &service_token(letter.to, me).0, &data)?;
-        }
-        mover.act(wire)?;
     }
 }
 

@@ -11,9 +11,15 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Ranks and nodes of the jobs. The growth is that of the jobs with 32 ranks per node.
-const JOBS: [(u32, u32); 4] = [(1024, 8), (1024, 32), (4096, 128), (16_384, 512)];
+/// Ranks and nodes of the jobs. The growth is that of the jobs with 32 ranks per node, from [`GROWTH_FROM`] ranks on.
+const JOBS: [(u32, u32); 5] = [(64, 2), (1024, 8), (1024, 32), (4096, 128), (16_384, 512)];
 const RANKS_PER_NODE: u32 = 32;
+const GROWTH_FROM: u32 = 1024;
+
+/// Jobs of which the large one takes at most so many times the instructions per block of the small one.
+const FLAT: [(u32, u32); 2] = [JOBS[0], JOBS[4]];
+pub(crate) const FLAT_MAX: f64 = 1.2;
+pub(crate) const DENSE: &str = "alltoall";
 
 /// Ranks and nodes of the jobs with several services per node.
 const SEVERAL: [(u32, u32); 4] = [(128, 4), (512, 16), (2048, 64), (2048, 256)];
@@ -26,7 +32,9 @@ const RADIXES: [u32; 5] = [2, 4, 8, 32, 128];
 const SENDS: [u32; 2] = [4, 4096];
 const TREES: [&str; 3] = ["broadcast", "gather", "scatter"];
 
-pub(crate) const COLLECTIVES: [&str; 5] = ["alltoall", "halo", "broadcast", "barrier", "allreduce"];
+const COLLECTIVES: [&str; 6] = [DENSE, "halo", "broadcast", "barrier", "allreduce", LONG];
+/// An allreduce of 1 MiB, in which a block is what a service reads at once.
+const LONG: &str = "allreduce-1m";
 
 /// The largest job takes a minute under valgrind, and several on a busy machine.
 const LIMIT: Duration = Duration::from_secs(1200);
@@ -124,11 +132,41 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     }
     let several = several(only)?;
     let trees = trees(only)?;
-    finish(
+    let flat = flat(&rows);
+    let written = finish(
         file,
-        &json!({ "rows": rows, "growth": growth, "several": several, "trees": trees }),
+        &json!({ "rows": rows, "growth": growth, "several": several, "trees": trees, "flat": flat }),
         columns::SCALE,
-    )
+    )?;
+    match flat {
+        Some(ratio) if ratio > FLAT_MAX => {
+            println!(
+                "an {DENSE} of {FLAT:?} ranks and nodes: {ratio:.2} times the instructions per block, and not {FLAT_MAX}"
+            );
+            Ok(ExitCode::FAILURE)
+        }
+        _ => Ok(written),
+    }
+}
+
+/// Instructions per block of a dense call of the large job, divided by those of the small one.
+fn flat(rows: &[Value]) -> Option<f64> {
+    let [small, large] = FLAT.map(|(ranks, nodes)| {
+        let is_wanted = |row: &&Value| {
+            row["ranks"] == ranks && row["nodes"] == nodes && row["collective"] == DENSE
+        };
+        rows.iter().find(is_wanted)?["instructions_per_block"].as_f64()
+    });
+    Some(large? / small?)
+}
+
+/// The same, measured now.
+pub(crate) fn measured_flat() -> Result<f64> {
+    let [small, large] = FLAT.map(|(ranks, nodes)| {
+        let blocks = counts(ranks, nodes, DENSE)?.blocks;
+        per_block(ranks, nodes, DENSE, blocks)
+    });
+    Ok(large? / small?)
 }
 
 /// Connections and messages of a service, the one with most, on nodes with several: with lanes and without.
@@ -138,7 +176,7 @@ fn several(only: Option<u32>) -> Result<Vec<Value>> {
         .iter()
         .filter(|(ranks, _)| only.is_none_or(|only| only == *ranks));
     for (ranks, nodes) in jobs {
-        for collective in COLLECTIVES {
+        for collective in COLLECTIVES.into_iter().filter(|of| *of != LONG) {
             let mut command = measured();
             let job = [ranks, nodes].map(ToString::to_string);
             command.arg("several").args(job).arg(collective);
@@ -254,7 +292,8 @@ fn growth(rows: &[Value]) -> Vec<Value> {
         for name in NUMBERS {
             let points = rows.iter().filter_map(|row| {
                 let (ranks, nodes) = (row["ranks"].as_f64()?, row["nodes"].as_f64()?);
-                let of_growth = ranks == nodes * f64::from(RANKS_PER_NODE);
+                let is_large = ranks >= f64::from(GROWTH_FROM);
+                let of_growth = is_large && ranks == nodes * f64::from(RANKS_PER_NODE);
                 let wanted = of_growth && row["collective"] == collective;
                 let number = row[name]
                     .as_f64()
@@ -315,5 +354,18 @@ mod tests {
         assert_eq!(growth[1]["bytes_per_rank"], 1.0);
         assert_eq!(growth[1]["messages_per_sp"], 0.0);
         assert_eq!(growth[0]["bytes_per_rank"], Value::Null);
+    }
+
+    #[test]
+    fn flatness_is_that_of_the_dense_call() {
+        let row = |job: (u32, u32), collective, count: f64| json!({ "ranks": job.0, "nodes": job.1, "collective": collective, "instructions_per_block": count });
+        let rows = [
+            row(FLAT[0], "halo", 1.0),
+            row(FLAT[0], DENSE, 400.0),
+            row((1024, 32), DENSE, 9.0),
+            row(FLAT[1], DENSE, 500.0),
+        ];
+        assert_eq!(flat(&rows), Some(1.25));
+        assert_eq!(flat(&rows[..3]), None);
     }
 }

@@ -55,11 +55,12 @@ const CONNECT_GROWTH_MAX: f64 = 1.5;
 
 /// Collectives of 16,384 ranks on 512 nodes, with the most bytes per rank, the most messages of a service, and the most
 /// memory of a rank, which in an alltoall has its data twice, 8 bytes for each member.
-const SCALE: [(&str, f64, f64, f64); 4] = [
+const SCALE: [(&str, f64, f64, f64); 5] = [
     ("alltoall", 2048.0, 2048.0, 2.2 * 8.0 * 16_384.0),
     ("halo", 1024.0, 64.0, 2048.0),
     ("broadcast", 1024.0, 20.0, 1024.0),
     ("barrier", 1024.0, 18.0, 1024.0),
+    ("allreduce-1m", 4096.0, 3220.0, 1024.0),
 ];
 const SCALE_MEMORY_MAX: f64 = (64 << 20) as f64 + 32.0 * 2048.0;
 
@@ -140,7 +141,7 @@ fn storage_write(filters: Filters<'_>) -> Result<Vec<Case>> {
 
 /// Checks the messages and memory of a service in a large job.
 fn at_scale(filters: Filters<'_>) -> Result<Vec<Case>> {
-    filters.cases(
+    let mut cases = filters.cases(
         &SCALE,
         |(collective, ..)| format!("bytes, messages and memory of a {collective} of 16,384 ranks"),
         |(collective, bytes, messages, memory)| {
@@ -156,7 +157,16 @@ fn at_scale(filters: Filters<'_>) -> Result<Vec<Case>> {
                 )),
             })
         },
-    )
+    )?;
+    cases.extend(filters.cases(
+        &[scale::FLAT_MAX],
+        |most| {
+            let of = scale::DENSE;
+            format!("instructions for a block of an {of} of 16,384 ranks: at most {most} times those of 64")
+        },
+        |most| Ok(within(scale::measured_flat()?, most)),
+    )?);
+    Ok(cases)
 }
 
 /// Checks the instructions, allocations, memory and connect work of the service processes.

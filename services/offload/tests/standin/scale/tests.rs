@@ -53,7 +53,7 @@ fn one_service_alone_is_as_one_of_all() {
     };
     let (all, alone) = (Wire::new(plan), Wire::new(plan));
     whole(&all, Memory::NONE).expect("carried out");
-    one(&alone, 4, Memory::NONE).expect("carried out");
+    one::run(&alone, 4, Memory::NONE).expect("carried out");
     let offers = |wire: &Wire| {
         wire.tallies
             .borrow()
@@ -74,4 +74,24 @@ fn one_service_alone_is_as_one_of_all() {
     let (all, alone) = (all.tallies.borrow()[4], alone.tallies.borrow()[4]);
     assert_eq!((all.offers, all.answers), (alone.offers, alone.answers));
     assert_eq!(all.messages, alone.messages);
+}
+
+/// The result is compared where it arrives. Each service reads the vectors of its own ranks, and a segment of each service's sum; it
+/// holds two windows of its ranks at most, and a segment of all services for each.
+#[test]
+fn a_long_vector_is_reduced_in_the_nodes_and_then_by_all_services() {
+    for (ranks, nodes) in [(16, 4), (128, 128)] {
+        let plan = Plan {
+            ranks,
+            nodes,
+            pattern: Pattern::Vector,
+            rounds: 1,
+        };
+        let sum = run(&plan, Memory::NONE).expect("carried out");
+        assert!(sum.to_service <= 256, "{sum:?}");
+        assert!(sum.messages <= 8 * 2 * 2 * u64::from(nodes), "{sum:?}");
+        let per_node = (ranks / nodes) as usize;
+        let held = 2 * (256 << 10) * (per_node + 2) + 2 * (8 << 10) * nodes as usize;
+        assert!(sum.memory_per_service <= 2 * held, "{sum:?}");
+    }
 }
