@@ -205,7 +205,7 @@ pub const STORAGE_ENGINE: &[Column] = &[
 /// Of volumes on memory, files, TCP and RDMA targets beside a mirrored pair of disks.
 pub const STORAGE_DISKS: &[Column] = &[
     Column::text("peer", "targets", 30),
-    Column::text("pattern", "pattern", 17),
+    Column::text("pattern", "pattern", 25),
     Column::new("block", "B", "request", Form::Size),
     whole("mib_per_s", "", "MiB/s"),
     Column::new("cpu_s_per_gib", "s/GiB", "server CPU", Form::Fixed(2)),
