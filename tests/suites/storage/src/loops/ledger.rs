@@ -1,8 +1,10 @@
-//! What may be read: the versions of each sector. No power is lost, so an acknowledged write stays, and a write that was not
-//! answered is there as a whole block or not at all. What was read stays.
+//! What may be read: the versions of each sector. As long as no power is lost, an acknowledged write stays, and a write that
+//! was not answered is there as a whole block or not at all. What was read stays. A power loss brings back any version since
+//! the last flush.
 
 use super::client::SECTOR;
 use anyhow::{Result, bail};
+use std::collections::HashMap;
 
 /// Sectors of a block of the volume.
 pub(crate) const BLOCK: usize = 8;
@@ -11,7 +13,19 @@ pub(crate) const BLOCK: usize = 8;
 #[derive(Clone)]
 pub(crate) struct Ledger {
     sectors: Vec<Vec<u32>>,
+    /// Versions since the last flush, and those that it made durable, of sectors written since.
+    unflushed: HashMap<usize, Vec<u32>>,
     version: u32,
+}
+
+/// What was read wrongly.
+#[derive(Debug, Default)]
+pub(crate) struct Wrong {
+    pub(crate) bytes: u64,
+    /// Sectors with a version that a later one, which was flushed, has replaced.
+    pub(crate) lost: u64,
+    /// The first of them.
+    pub(crate) first: Option<String>,
 }
 
 /// A write: its first sector, its number of sectors, its version.
@@ -55,6 +69,7 @@ impl Ledger {
     pub(crate) fn new(sectors: usize) -> Self {
         Self {
             sectors: vec![vec![0]; sectors],
+            unflushed: HashMap::new(),
             version: 0,
         }
     }
@@ -104,8 +119,23 @@ impl Ledger {
 
     /// The write was never sent.
     pub(crate) fn unsent(&mut self, write: &Write) {
-        for sector in &mut self.sectors[write.first..write.first + write.count] {
-            sector.retain(|version| *version != write.version);
+        for sector in write.first..write.first + write.count {
+            let unflushed = self.unflushed.get_mut(&sector);
+            for versions in unflushed.into_iter().chain([&mut self.sectors[sector]]) {
+                versions.retain(|version| *version != write.version);
+            }
+        }
+    }
+
+    /// All that was answered before is durable.
+    pub(crate) fn flushed(&mut self) {
+        self.unflushed.clear();
+    }
+
+    /// The power was lost: what no flush covered may have gone.
+    pub(crate) fn lost_power(&mut self) {
+        for (sector, versions) in &self.unflushed {
+            self.sectors[*sector].clone_from(versions);
         }
     }
 
@@ -118,6 +148,12 @@ impl Ledger {
     /// A write of these sectors, which cannot be read.
     pub(crate) fn again(&mut self, first: usize, count: usize) -> Write {
         self.version += 1;
+        for sector in first..first + count {
+            let unflushed = self.unflushed.entry(sector);
+            unflushed
+                .or_insert_with(|| self.sectors[sector].clone())
+                .push(self.version);
+        }
         Write {
             first,
             count,
@@ -127,6 +163,13 @@ impl Ledger {
 
     /// Compares what was read from a sector on. It stays.
     pub(crate) fn check(&mut self, first: usize, bytes: &[u8]) -> Result<()> {
+        let wrong = self.compare(first, bytes);
+        wrong.first.map_or(Ok(()), |first| bail!(first))
+    }
+
+    /// As [`Ledger::check`], of all sectors.
+    pub(crate) fn compare(&mut self, first: usize, bytes: &[u8]) -> Wrong {
+        let mut wrong = Wrong::default();
         let mut expect = [0; SECTOR];
         for (sector, bytes) in (first..).zip(bytes.chunks(SECTOR)) {
             let versions = &mut self.sectors[sector];
@@ -134,21 +177,27 @@ impl Ledger {
                 put(sector, *version, &mut expect);
                 expect == *bytes
             });
-            let Some(found) = found else {
-                let word = |at: usize| {
-                    bytes[at..at + 4]
-                        .iter()
-                        .rev()
-                        .fold(0u32, |word, byte| word << 8 | u32::from(*byte))
-                };
-                bail!(
-                    "sector {sector} may have the versions {versions:?}, and its bytes are those of sector {}, version {}",
-                    word(4),
-                    word(0)
-                );
+            if let Some(found) = found {
+                *versions = vec![found];
+                continue;
+            }
+            let word = |at: usize| {
+                bytes[at..at + 4]
+                    .iter()
+                    .rev()
+                    .fold(0u32, |word, byte| word << 8 | u32::from(*byte))
             };
-            *versions = vec![found];
+            let (of, version) = (word(4), word(0));
+            let differ = expect.iter().zip(bytes).filter(|(a, b)| a != b);
+            wrong.bytes += differ.count() as u64;
+            let is_older = versions.iter().all(|may| version < *may);
+            wrong.lost += u64::from(is_older && (version == 0 || of as usize == sector));
+            wrong.first.get_or_insert_with(|| {
+                format!(
+                    "sector {sector} may have the versions {versions:?}, and its bytes are those of sector {of}, version {version}"
+                )
+            });
         }
-        Ok(())
+        wrong
     }
 }
