@@ -4,6 +4,7 @@
 mod faults;
 pub mod job;
 pub(super) mod legal;
+mod neighbors;
 pub mod programs;
 
 use super::device::Testbed;

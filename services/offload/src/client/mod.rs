@@ -5,11 +5,13 @@ mod connect;
 mod introduction;
 mod lanes;
 mod launch;
+mod message;
 mod names;
 mod options;
 mod patience;
 mod spans;
 mod state;
+mod streams;
 mod types;
 mod waiting;
 mod window;
@@ -31,6 +33,7 @@ use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::reduction::Reduction;
+use super::wire::Message;
 use call::{To, Way};
 use state::{Communicator, arguments};
 use std::time::{Duration, Instant};
@@ -77,6 +80,12 @@ impl Client {
             return Err(arguments(format!(
                 "communicator {} of {members:?} at rank {} of {size}",
                 id.0, self.rank
+            )));
+        }
+        if Message::of(id.0).is_some() {
+            return Err(arguments(format!(
+                "communicator {}: the numbers from 2^62 to 2^63 - 1 are those of messages",
+                id.0
             )));
         }
         if self.communicators.contains_key(&id.0) {

