@@ -227,6 +227,11 @@ const TESTS: &[(&str, Test)] = &[
         "ucc_test_mpi with options in files",
         faults::options_in_files,
     ),
+    ("ucc_test_mpi with UCC's scores", faults::tuned),
+    (
+        "ucc_test_mpi with a node without a DPU",
+        faults::mixed_nodes,
+    ),
     ("ucc_perftest alltoallv", |site| site.perftest("alltoallv")),
     ("ucc_perftest bcast", |site| site.perftest("bcast")),
     ("Open MPI mpi_check", |site| {
@@ -274,6 +279,9 @@ const TESTS: &[(&str, Test)] = &[
     ("two teams created at once", |site| {
         programs::legal(site, "teams", 4)
     }),
+    ("a team that ends beside a persistent collective", |site| {
+        programs::legal(site, "parted", 4)
+    }),
     ("jobs that end with their teams", programs::jobs),
     ("a process that forks", programs::forked),
     ("communicators that come and go", legal::communicators),
@@ -282,10 +290,15 @@ const TESTS: &[(&str, Test)] = &[
     ("blocks that ranks share", programs::shared),
     ("allreduce without device commands", programs::reduce),
     ("a service killed, on failure error", |site| {
-        programs::endure(site, "error")
+        programs::endure(site, "endure", "error")
     }),
     ("a service killed, on failure host", |site| {
-        programs::endure(site, "host")
+        programs::endure(site, "endure", "host")
+    }),
+    ("a service killed under persistent calls", |site| {
+        ["error", "host", "abort"]
+            .iter()
+            .try_for_each(|on_failure| programs::endure(site, "endure-kept", on_failure))
     }),
     ("namespaces of another user than root", as_user),
     ("packages that are gone", packages_gone),
