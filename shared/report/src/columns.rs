@@ -293,6 +293,22 @@ pub const UCC: &[Column] = &[
 /// Columns of collectives that compare them with stock UCC on the hosts.
 pub const UCC_RATIOS: &[Column] = &[ratio("of_ucc", "time"), ratio("cpu_of_ucc", "host CPU")];
 
+/// Of programs of others with their collectives executed in four ways.
+pub const PROGRAMS: &[Column] = &[
+    Column::text("program", "program", 22),
+    Column::count("size", "size"),
+    Column::text("unit", "unit", 8),
+    Column::new("mpi", "", "MPI", Form::Fixed(3)),
+    Column::new("ucc", "", "UCC", Form::Fixed(3)),
+    Column::new("tuned", "", "UCC tuned", Form::Fixed(3)),
+    Column::new("offload", "", "offload", Form::Fixed(3)),
+    ratio("of_ucc", "time of UCC's"),
+    ratio("of_tuned", "of tuned"),
+    ratio("cpu_of_ucc", "host CPU of UCC's"),
+    Column::new("overlap_percent.ucc", "%", "overlap of UCC", Form::Fixed(1)).optional(),
+    Column::new("overlap_percent.offload", "%", "overlap", Form::Fixed(1)).optional(),
+];
+
 /// Of all-to-alls whose blocks are moved by kernels of the DPA, by service processes, or by MPI.
 pub const DPA: &[Column] = &[
     Column::scheme(10),

@@ -23,7 +23,7 @@ mod mpi;
 mod mutants;
 mod nixl;
 mod osu;
-mod programs;
+pub mod programs;
 mod pyverbs;
 mod qemu;
 mod rdmacm;
@@ -80,7 +80,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             the same programs under MPICH
   mpi-programs
             hpcc, the tests of MUMPS and of mpi4py, Fourier transforms by FFTW under Open MPI and the Intel MPI Benchmarks
-            under MPICH, each with checks, and with collectives on the DPUs; XGVMI_IMB=DIR names other built benchmarks
+            under MPICH, each with checks, and with collectives on the DPUs; XGVMI_IMB=DIR names other built benchmarks,
+            XGVMI_OSU=DIR built ones of OSU (7.2) for Open MPI
   slurm     Debian's Slurm with two nodes here: MPICH by PMI-2, collectives on the DPUs with service processes of a prolog
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a

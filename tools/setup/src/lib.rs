@@ -491,6 +491,42 @@ pub fn intel_benchmarks() -> Result<PathBuf> {
     wheels::programs(&cache, &pins::IMB, &["IMB-MPI1", "IMB-NBC", "IMB-RMA"])
 }
 
+/// Variable with the directory of built OSU benchmarks (7.2), for an MPI with the interface of Open MPI.
+pub const OTHER_OSU: &str = "XGVMI_OSU";
+
+/// Directory with OSU's own benchmarks, which no package has: the one that the user names.
+///
+/// # Errors
+/// The user names none.
+pub fn osu_benchmarks() -> Result<PathBuf> {
+    let dir = std::env::var_os(OTHER_OSU);
+    dir.map(PathBuf::from).with_context(|| {
+        format!("no package has OSU's benchmarks, and {OTHER_OSU} names no built ones")
+    })
+}
+
+/// The file of this name in a directory or one below it.
+///
+/// # Errors
+/// There is none.
+pub fn found_below(dir: &Path, name: &str) -> Result<PathBuf> {
+    const DEPTH_MAX: u32 = 8;
+    let mut levels = vec![dir.to_owned()];
+    for _ in 0..DEPTH_MAX {
+        if let Some(file) = levels
+            .iter()
+            .map(|dir| dir.join(name))
+            .find(|file| file.is_file())
+        {
+            return Ok(file);
+        }
+        let entries = levels.iter().filter_map(|dir| std::fs::read_dir(dir).ok());
+        let paths = entries.flatten().flatten().map(|entry| entry.path());
+        levels = paths.filter(|path| path.is_dir()).collect();
+    }
+    bail!("no {name} below {}", dir.display())
+}
+
 /// MPI for Python with its own tests.
 #[derive(Debug)]
 pub struct Mpi4py {
