@@ -131,6 +131,32 @@ impl Client {
         })
     }
 
+    /// As [`Client::register`], for all starts of a persistent exchange. `None` if a start would not register this side as it is:
+    /// its blocks are short or far from each other, or its memory cannot be registered. Then the starts pass
+    /// [`Memory::Temporary`].
+    ///
+    /// # Safety
+    /// As for [`Client::register`].
+    pub unsafe fn keep_blocks(&mut self, side: Side<'_>) -> Option<Registered> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.keep_side(side) }
+    }
+
+    /// As [`Client::keep_blocks`], for a vector, or a part of it, of a persistent reduction or broadcast. `whole` is the length of
+    /// the vector.
+    ///
+    /// # Safety
+    /// As for [`Client::register`].
+    pub unsafe fn keep_vector(
+        &mut self,
+        start: *mut u8,
+        length: usize,
+        whole: usize,
+    ) -> Option<Registered> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.keep(start, length, length > 0 && whole >= self.direct_min) }
+    }
+
     /// Releases a registration. No outstanding call may use it.
     ///
     /// # Errors
