@@ -107,6 +107,7 @@ pub const REPORTS: [Report; 25] = [
     report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
     report("service", &["bench", "service"], "bench/service.json", 1200),
     Report {
+        reduce: scale,
         only_by_name: true,
         ..report("scale", &["bench", "scale"], "bench/scale.json", 5400)
     },
@@ -517,6 +518,13 @@ fn model(report: Value) -> Result<Value> {
         "sensitivity": sensitivity, "limits": rows(&report, "limits")?,
         "beside_ucc": report["beside_ucc"], "crossings": report["crossings"],
     }))
+}
+
+/// The calls of light ranks, without lanes and trees.
+fn scale(report: Value) -> Result<Value> {
+    Ok(
+        json!({ "rows": rows(&report, "rows")?, "growth": report["growth"], "flat": report["flat"] }),
+    )
 }
 
 /// The number of cells for each version, way of loading, and result; and what the cases have measured. Copies that are bound

@@ -133,7 +133,7 @@ impl<F: Fabric> Sp<F> {
         }
         let is_new = !self.jobs.contains_key(&hello.job) && self.opening.insert(hello.job);
         let limits = Limits {
-            sends: self.options.sends,
+            sends: self.options.unanswered(),
             receives: self.options.receives,
             direct_min: self.options.direct_min,
             imports: self.options.imports,

@@ -39,9 +39,9 @@ pub struct ServiceOptions {
     /// Serve jobs of this scheme only [default: any].
     #[arg(long)]
     pub scheme: Option<Scheme>,
-    /// Offers (DPU_RTS) without an answer in each collective.
-    #[arg(long, value_name = "N", default_value = "4", value_parser = count(1..=CREDITS_MAX))]
-    pub sends: usize,
+    /// Offers (DPU_RTS) without an answer in each collective [default: 4, or twice the radix if that is more].
+    #[arg(long, value_name = "N", value_parser = count(1..=CREDITS_MAX))]
+    pub sends: Option<usize>,
     /// RDMA READs under way; with --dpa 64, which it posts in one batch. 16 of 4 KiB cover a link of 400 Gb/s.
     #[arg(long, value_name = "N", default_value = "16", default_value_if("dpa", ArgPredicate::IsPresent, "64"), value_parser = count(1..=CREDITS_MAX))]
     pub receives: usize,
@@ -118,6 +118,8 @@ const IMPORTS_MAX: i64 = 4096;
 
 /// Maximum number of credits of a kind: effectively unlimited, and far below the queue limits of UCX.
 const CREDITS_MAX: u64 = 4096;
+/// Offers without an answer, with trees of few branches.
+const SENDS: usize = 4;
 
 /// Memory for frames: at least one frame of maximum length.
 const BUFFER_MIB: RangeInclusive<u64> = 64..=1 << 20;
@@ -136,6 +138,13 @@ impl Default for ServiceOptions {
 }
 
 impl ServiceOptions {
+    /// Offers without an answer. An SP of a tree with many branches has offers for nearly twice as many SPs, on two levels; fewer
+    /// credits would make the tree deeper than one of a small radix.
+    pub(crate) fn unanswered(&self) -> usize {
+        let of_radix = self.radix.map_or(0, |radix| 2 * radix as usize);
+        self.sends.unwrap_or(SENDS.max(of_radix))
+    }
+
     /// The radix of the trees.
     pub(crate) fn trees(&self) -> Radix {
         Radix(self.radix.unwrap_or(0))
@@ -212,7 +221,7 @@ mod tests {
         let file = file("receives = 8\nsends = 2\nscheme = 'xgvmi'");
         let path = file.path().to_str().expect("UTF-8");
         let found = options(&["--config", path, "--sends", "3"]).expect("valid");
-        assert_eq!((found.sends, found.receives), (3, 8));
+        assert_eq!((found.unanswered(), found.receives), (3, 8));
         assert_eq!(found.scheme, Some(Scheme::Xgvmi));
         let words = [
             "--workers",
@@ -229,7 +238,21 @@ mod tests {
         );
         assert_eq!(worker.status_socket, Some("s.2".into()));
         let default = options(&[]).expect("valid");
-        assert_eq!((default.sends, default.receives), (4, 16));
+        assert_eq!((default.unanswered(), default.receives), (4, 16));
+        for (radix, sends, expect) in [
+            ("2", None, 4),
+            ("8", None, 16),
+            ("128", None, 256),
+            ("8", Some("3"), 3),
+        ] {
+            let mut words = vec!["--radix", radix];
+            words.extend(sends.map(|sends| ["--sends", sends]).into_iter().flatten());
+            assert_eq!(
+                options(&words).expect("valid").unanswered(),
+                expect,
+                "{words:?}"
+            );
+        }
         let posted_by_dpa = options(&["--dpa", "reads.elf"]).expect("valid");
         assert_eq!(posted_by_dpa.receives, 64);
         let both = options(&["--dpa", "reads.elf", "--receives", "5"]).expect("valid");

@@ -28,8 +28,11 @@ const SERVICES: u32 = 4;
 /// Ranks and nodes of the jobs whose trees have these radixes, and the collectives that use them.
 const OF_TREES: [(u32, u32); 2] = [(4096, 128), (16_384, 512)];
 const RADIXES: [u32; 5] = [2, 4, 8, 32, 128];
-/// Offers of a service without an answer: the default, and more than any tree has.
-const SENDS: [u32; 2] = [4, 4096];
+/// Offers of a service without an answer: more than any tree has, and the default.
+const SENDS: u32 = 4096;
+fn default_sends(radix: u32) -> u32 {
+    4.max(2 * radix)
+}
 const TREES: [&str; 3] = ["broadcast", "gather", "scatter"];
 
 const COLLECTIVES: [&str; 6] = [DENSE, "halo", "broadcast", "barrier", "allreduce", LONG];
@@ -208,7 +211,8 @@ fn trees(only: Option<u32>) -> Result<Vec<Value>> {
             .iter()
             .flat_map(|of| RADIXES.map(|radix| (*of, radix)))
         {
-            let [few, many] = SENDS.map(|sends| tree(*ranks, *nodes, collective, [radix, sends]));
+            let [few, many] = [default_sends(radix), SENDS]
+                .map(|sends| tree(*ranks, *nodes, collective, [radix, sends]));
             let (few, found) = (few?, many?);
             let row = json!({
                 "ranks": ranks,

@@ -106,8 +106,10 @@ mod tests {
             // An offer to each service but the root's, and its answer.
             assert_eq!(found.all_messages, 2 * 63, "{radix}: {found:?}");
         }
-        let few = [4, 64].map(|sends| levels(Pattern::Broadcast, 8, sends));
+        // The default of --sends is twice the radix.
+        let few = [4, 16, 64].map(|sends| levels(Pattern::Broadcast, 8, sends));
         assert!(few[0].depth > few[1].depth, "{few:?}");
+        assert_eq!(few[1].depth, few[2].depth, "{few:?}");
     }
 
     #[test]
