@@ -16,6 +16,7 @@ pub mod aarch64;
 pub mod apt;
 mod bindgen_tools;
 pub mod cache;
+mod crates;
 pub mod mpi;
 pub mod pins;
 pub mod symbolic;
@@ -146,16 +147,35 @@ pub fn storage() -> Result<Vec<(String, String)>> {
 /// # Errors
 /// The packages could not be downloaded.
 pub fn virtual_machine() -> Result<Option<PathBuf>> {
+    for_machine("machine", pins::MACHINE_PACKAGES)
+}
+
+/// Directory with a boot loader and the kernel's client of NBD for that virtual machine.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn guest_tools() -> Result<Option<PathBuf>> {
+    for_machine("guest", pins::GUEST_PACKAGES)
+}
+
+fn for_machine(name: &str, packages: &[&str]) -> Result<Option<PathBuf>> {
     if std::env::consts::ARCH != "x86_64" || !process::is_installed("apt-get") {
         return Ok(None);
     }
     let cache = Cache::open()?;
-    let packages = pins::MACHINE_PACKAGES;
     let key = cache::key(&[&packages.join(" ")]);
-    let part = cache.part(&format!("machine-{key}"), |dir| {
+    let part = cache.part(&format!("{name}-{key}"), |dir| {
         apt::unpack(&cache, packages, dir)
     })?;
     Ok(Some(part.join("root")))
+}
+
+/// The program fsx, which writes, reads and compares at random.
+///
+/// # Errors
+/// It could not be built.
+pub fn fsx() -> Result<PathBuf> {
+    crates::built(&Cache::open()?, "fsx", "fsx", pins::FSX_VERSION)
 }
 
 /// Ensures the compilers, the emulator and the debugger for RISC-V. Returns search paths that a command needs before its own.

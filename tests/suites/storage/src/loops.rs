@@ -87,10 +87,13 @@ pub fn run_loops(world: &World<'_>) -> Result<Vec<(&'static str, Result<()>)>> {
     for (name, round) in LOOPS.into_iter().filter(|(name, _)| wants(name)) {
         results.push((name, run_loop(world, name, round, rounds)));
     }
-    if wants(super::large::NAME) {
+    let large: [(_, fn(&Place<'_>) -> Result<()>); 2] = [
+        (super::large::NAME, super::large::run),
+        (super::large::DENSE, super::large::dense),
+    ];
+    for (name, test) in large.into_iter().filter(|(name, _)| wants(name)) {
         let place = Place::on_host(world, "storage-large");
-        let result = place.and_then(|place| super::large::run(&place));
-        results.push((super::large::NAME, result));
+        results.push((name, place.and_then(|place| test(&place))));
     }
     Ok(results)
 }

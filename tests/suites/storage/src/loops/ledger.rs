@@ -98,8 +98,13 @@ impl Ledger {
                 count,
                 version: self.version,
             };
-            for sector in &mut self.sectors[write.first..write.first + count] {
-                sector.push(self.version);
+            for sector in write.first..write.first + count {
+                let versions = &mut self.sectors[sector];
+                let unflushed = self.unflushed.entry(sector);
+                unflushed
+                    .or_insert_with(|| versions.clone())
+                    .push(self.version);
+                versions.push(self.version);
             }
             write
         };
@@ -199,5 +204,46 @@ impl Ledger {
             });
         }
         wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCK, Ledger};
+    use crate::loops::client::SECTOR;
+
+    #[test]
+    fn a_power_loss_brings_back_what_no_flush_covered() {
+        let mut ledger = Ledger::new(BLOCK * 4);
+        let write = |ledger: &mut Ledger| {
+            let write = ledger.again(0, BLOCK);
+            ledger.done(&write);
+            write.bytes()
+        };
+        let zeros = vec![0; BLOCK * SECTOR];
+        let first = write(&mut ledger);
+        assert_eq!(ledger.clone().compare(0, &zeros).lost, BLOCK as u64);
+        ledger.lost_power();
+        assert!(!ledger.is_settled(0, BLOCK));
+        for may in [&zeros, &first] {
+            assert_eq!(ledger.clone().compare(0, may).bytes, 0);
+        }
+        ledger.flushed();
+        let second = write(&mut ledger);
+        ledger.flushed();
+        ledger.lost_power();
+        assert_eq!(ledger.clone().compare(0, &first).lost, BLOCK as u64);
+        assert_eq!(ledger.compare(0, &second).bytes, 0);
+    }
+
+    #[test]
+    fn a_batch_without_a_flush_may_be_lost() {
+        let mut ledger = Ledger::new(BLOCK * 4);
+        let write = ledger.batch(1, &mut fastrand::Rng::with_seed(1))[0];
+        ledger.done(&write);
+        let zeros = vec![0; write.count * SECTOR];
+        assert_ne!(ledger.clone().compare(write.first, &zeros).bytes, 0);
+        ledger.lost_power();
+        assert_eq!(ledger.compare(write.first, &zeros).bytes, 0);
     }
 }
