@@ -134,13 +134,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
     } else {
         None
     };
-    let pairs = Pairs {
-        rank: args.rank,
-        size: args.size,
-        seed: args.seed,
-        block: args.block,
-        short_receive_in: args.short_receive_in,
-    };
+    let pairs = pairs(args);
     let (mut verified, mut time, mut before) = (0, Duration::ZERO, ClientStats::default());
     for round in 0..args.rounds {
         if round == args.warm_up {
@@ -215,6 +209,16 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
     }
     client.close()?;
     Ok(())
+}
+
+fn pairs(args: &CheckArgs) -> Pairs {
+    Pairs {
+        rank: args.rank,
+        size: args.size,
+        seed: args.seed,
+        block: args.block,
+        short_receive_in: args.short_receive_in,
+    }
 }
 
 /// The world, and this rank's half of it in reverse order. Neighbours belong to different halves.

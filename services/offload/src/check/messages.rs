@@ -38,7 +38,7 @@ pub(super) fn prepare(args: &Pairs, round: u32) -> Result<Vec<Message>> {
     let peers = (0..args.size).filter(|peer| *peer != args.rank);
     let order: [(bool, [usize; 3]); 2] = [(true, [0, 1, 2]), (false, RECEIVED)];
     // One rank in two posts its receives first.
-    let order = if args.rank % 2 == 0 {
+    let order = if args.rank.is_multiple_of(2) {
         order
     } else {
         [order[1], order[0]]

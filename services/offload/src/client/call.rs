@@ -322,7 +322,7 @@ impl Client {
         unsafe { live.take_short(lane, &fin) }.map_err(wrong)?;
         live.is_done = true;
         if Message::of(collective.communicator).is_some() {
-            self.messages.under_way -= 1;
+            self.messages.over(live.cost);
         }
         self.waiting.over(collective, live.is_persistent, live.cost);
         self.numbers.deregistration += start.elapsed();

@@ -73,7 +73,6 @@ impl Client {
                 Message::TAGS
             )));
         };
-        let call = &mut self.messages.number(communicator)?;
         let none = || Part {
             area: area(&Memory::Temporary {
                 start: null_mut(),
@@ -108,6 +107,9 @@ impl Client {
             is_spread: self.lanes.count() > 1,
             route: Route::Direct,
         };
+        let cost = work.cost(self.window, self.direct_min);
+        let share = self.waiting.cost_max();
+        let call = &mut self.messages.number(communicator, cost, share)?;
         self.enter(Call::Numbered(call), received, work)
     }
 }

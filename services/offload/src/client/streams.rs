@@ -7,6 +7,10 @@ use std::collections::HashMap;
 /// Maximum number of messages of a rank that are not complete. It bounds what they take at the SPs.
 const UNDER_WAY_MAX: u32 = 4096;
 
+/// Maximum memory of these messages at an SP, about, in shares of a communicator. A share does not depend on their number, and one
+/// message always fits.
+const SHARES: usize = 8;
+
 /// Maximum number of triples of sender, receiver and tag that a rank uses during a job.
 const STREAMS_MAX: usize = 1 << 16;
 
@@ -15,15 +19,23 @@ const STREAMS_MAX: usize = 1 << 16;
 pub(super) struct Messages {
     /// The number of the next message, by communicator.
     next: HashMap<u64, u32>,
-    pub(super) under_way: u32,
+    under_way: u32,
+    cost: usize,
 }
 
 impl Messages {
-    /// Numbers the next message.
-    pub(super) fn number(&mut self, communicator: u64) -> Result<Numbered> {
-        if self.under_way >= UNDER_WAY_MAX {
+    /// Numbers the next message, which takes `cost` bytes at an SP. A communicator's share there is `share` bytes.
+    pub(super) fn number(
+        &mut self,
+        communicator: u64,
+        cost: usize,
+        share: usize,
+    ) -> Result<Numbered> {
+        let is_large = self.cost.saturating_add(cost) > share.saturating_mul(SHARES);
+        if self.under_way >= UNDER_WAY_MAX || (is_large && self.under_way > 0) {
             return Err(OffloadError::Arguments(format!(
-                "{UNDER_WAY_MAX} messages of this rank are not complete: wait for some of them first"
+                "{} messages of this rank are not complete: wait for some of them first",
+                self.under_way
             )));
         }
         if self.next.len() >= STREAMS_MAX && !self.next.contains_key(&communicator) {
@@ -35,12 +47,19 @@ impl Messages {
         let sequence = *next;
         *next = sequence.wrapping_add(1);
         self.under_way += 1;
+        self.cost = self.cost.saturating_add(cost);
         Ok(Numbered {
             communicator,
             sequence,
             starts: 0,
             is_persistent: false,
         })
+    }
+
+    /// A message is complete.
+    pub(super) fn over(&mut self, cost: usize) {
+        self.under_way -= 1;
+        self.cost = self.cost.saturating_sub(cost);
     }
 }
 
@@ -51,34 +70,46 @@ mod tests {
 
     #[test]
     fn messages_of_a_pair_and_tag_are_numbered_and_bounded() {
-        let of = |from, to, tag| Message { from, to, tag }.communicator();
+        let of = |from, to, tag| {
+            let communicator = Message { from, to, tag }.communicator();
+            communicator.expect("a tag in range")
+        };
         let mut messages = Messages::default();
-        let mut number = |communicator: Option<u64>| {
-            let numbered = messages.number(communicator.expect("a tag in range"));
-            messages.under_way -= u32::from(numbered.is_ok());
-            numbered.map(|numbered| numbered.sequence)
+        let mut number = |communicator: u64| {
+            let numbered = messages.number(communicator, 1, 1)?;
+            messages.over(1);
+            Ok::<_, OffloadError>(numbered.sequence)
         };
         for sequence in 0..3 {
-            assert_eq!(number(of(1, 2, 5)).expect("a message"), sequence);
-            assert_eq!(number(of(2, 1, 5)).expect("a message"), sequence);
-            assert_eq!(number(of(1, 2, 6)).expect("a message"), sequence);
+            for stream in [of(1, 2, 5), of(2, 1, 5), of(1, 2, 6)] {
+                assert_eq!(number(stream).expect("a message"), sequence);
+            }
         }
-        for tag in 10..STREAMS_MAX as u32 + 7 {
+        for tag in (10..).take(STREAMS_MAX - 3) {
             number(of(1, 2, tag)).expect("a message");
         }
         let error = number(of(1, 2, 9)).expect_err("the table is full");
-        assert!(
-            error.to_string().contains("use the same tags again"),
-            "{error}"
-        );
+        let error = error.to_string();
+        assert!(error.contains("use the same tags again"), "{error}");
         assert_eq!(number(of(2, 1, 5)).expect("a known one"), 3);
-        messages.under_way = UNDER_WAY_MAX;
-        let error = messages
-            .number(of(2, 1, 5).expect("a tag"))
-            .expect_err("full");
-        assert!(
-            error.to_string().contains("wait for some of them"),
-            "{error}"
-        );
+    }
+
+    #[test]
+    fn messages_under_way_are_bounded_by_number_and_memory() {
+        for (cost, share, most) in [
+            (1, usize::MAX, UNDER_WAY_MAX as usize),
+            (10, 100, 10 * SHARES),
+            (1000, 1, 1),
+        ] {
+            let mut messages = Messages::default();
+            for _ in 0..most {
+                messages.number(7, cost, share).expect("a message");
+            }
+            let error = messages.number(7, cost, share).expect_err("full");
+            let error = error.to_string();
+            assert!(error.contains("wait for some of them"), "{error}");
+            messages.over(cost);
+            messages.number(7, cost, share).expect("room again");
+        }
     }
 }

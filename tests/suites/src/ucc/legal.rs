@@ -11,7 +11,6 @@ use std::process::Command;
 use std::time::Duration;
 use testbed::place::Place;
 use testbed::process::{self, Running};
-use testbed::workspace;
 
 /// Programs that `cargo xtask test` runs, in one job. The others take longer or need much memory.
 const SAMPLE: [&str; 8] = [
@@ -95,6 +94,12 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
         if world.wants(name) {
             cases.push(timed(|| Case::of(name, test(&site, launcher))));
         }
+    }
+    if launcher == Launcher::Mpich && world.wants(neighbors::FORTRAN) {
+        cases.push(timed(|| match neighbors::fortran(&site) {
+            Some(result) => Case::of(neighbors::FORTRAN, result),
+            None => skipped(neighbors::FORTRAN, neighbors::MPICH_FORTRAN),
+        }));
     }
     for name in legal.names()? {
         if world.wants(&name) {
@@ -205,22 +210,11 @@ pub(super) const FORTRAN: &str = "Open MPI mpi_fortran";
 /// A Fortran program: Open MPI's own names for complex and logical types, and its MPI_IN_PLACE.
 pub(super) fn fortran(site: &Site<'_>) -> Case {
     const COMPILER: &str = "mpifort.openmpi";
-    if Command::new(COMPILER).arg("--version").output().is_err() {
-        return Case {
-            name: FORTRAN.to_owned(),
-            outcome: Outcome::Skipped(format!("no {COMPILER}")),
-        };
-    }
+    let Some(program) = neighbors::compile_fortran(site, COMPILER) else {
+        return skipped(FORTRAN, COMPILER);
+    };
     let test = || -> Result<()> {
-        let program = site.world.dir.join("mpi_fortran");
-        let mut compile = Command::new(COMPILER);
-        // An argument of one place has several types: the interface of mpif.h is implicit.
-        compile
-            .args(["-O1", "-g", "-fallow-argument-mismatch", "-w", "-o"])
-            .arg(&program)
-            .arg(workspace::root().join("tests/programs/mpi_fortran.f90"));
-        process::stdout(&mut compile, COMPILE)?;
-        let program = program.display().to_string();
+        let program = program?;
         let run = |library| -> Result<u64> {
             let (output, completed) =
                 neighbors::run(site, Launcher::OpenMpi, &[&program], library)?;
@@ -238,6 +232,13 @@ pub(super) fn fortran(site: &Site<'_>) -> Case {
         Ok(())
     };
     Case::of(FORTRAN, test())
+}
+
+fn skipped(name: &str, compiler: &str) -> Case {
+    Case {
+        name: name.to_owned(),
+        outcome: Outcome::Skipped(format!("no {compiler}")),
+    }
 }
 
 /// Communicators come and go, each with one call. Neither the services nor the device keeps anything of them.

@@ -1,14 +1,20 @@
 //! Neighbourhood collectives of an MPI program with the preloaded library of `clients/mpi`, on the service processes.
 
+use super::COMPILE;
 use super::job::{Backend, Launcher, RANKS, Site, Variable};
 use anyhow::{Context, Result, ensure};
-
 use std::path::Path;
+use std::process::Command;
+use testbed::{process, workspace};
 
 /// Name of the test.
 pub(super) const NAME: &str = "neighbourhoods";
 /// Name of the test of a program with other collectives beside.
 pub(super) const TOPOLOGIES: &str = "topologies with the library";
+/// Name of the test of a Fortran program.
+pub(super) const FORTRAN: &str = "Fortran with the library";
+/// Its compiler.
+pub(super) const MPICH_FORTRAN: &str = "mpifort.mpich";
 
 /// The component offloads each call on a topology whose neighbours are different ranks, and without the library none. MPICH
 /// passes blocking collectives to UCC only.
@@ -44,6 +50,37 @@ pub(super) fn topologies(site: &Site<'_>, launcher: Launcher) -> Result<()> {
         "the services completed {completed} calls:\n{said}"
     );
     Ok(())
+}
+
+/// A Fortran program under MPICH. It has one blocking call of neighbours. `None` without a compiler.
+pub(super) fn fortran(site: &Site<'_>) -> Option<Result<()>> {
+    let launcher = Launcher::Mpich;
+    let program = compile_fortran(site, MPICH_FORTRAN)?;
+    let test = || -> Result<()> {
+        let library = launcher.compiler(site.world)?.neighbors()?;
+        let (said, _) = run(site, launcher, &[&program?], Some(&library))?;
+        let counted = alltoallvs(&said);
+        ensure!(
+            said.lines().any(|line| line == "done") && counted == vec![1; RANKS.try_into()?],
+            "alltoallvs of each rank: {counted:?}\n{said}"
+        );
+        Ok(())
+    };
+    Some(test())
+}
+
+/// Compiles the Fortran program. `None` without the compiler.
+pub(super) fn compile_fortran(site: &Site<'_>, compiler: &str) -> Option<Result<String>> {
+    Command::new(compiler).arg("--version").output().ok()?;
+    let program = site.world.dir.join(format!("mpi_fortran-{compiler}"));
+    let mut compile = Command::new(compiler);
+    // An argument of one place has several types: the interface of mpif.h is implicit.
+    compile
+        .args(["-O1", "-g", "-fallow-argument-mismatch", "-w", "-o"])
+        .arg(&program)
+        .arg(workspace::root().join("tests/programs/mpi_fortran.f90"));
+    let compiled = process::stdout(&mut compile, COMPILE);
+    Some(compiled.map(|_| program.display().to_string()))
 }
 
 /// Number of alltoallvs that each rank has offloaded, as the component counts.
