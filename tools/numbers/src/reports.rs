@@ -64,7 +64,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 24] = [
+pub const REPORTS: [Report; 25] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -154,6 +154,17 @@ pub const REPORTS: [Report; 24] = [
         only_by_name: true,
         merged_by: Some("program"),
         ..report("ucc", &["demo", "ucc"], "demo-ucc/report.json", 1400)
+    },
+    Report {
+        reduce: ucc,
+        only_by_name: true,
+        merged_by: Some("program"),
+        ..report(
+            "programs",
+            &["demo", "programs"],
+            "demo-programs/report.json",
+            2400,
+        )
     },
     Report {
         plot: Some("demo-naaice/report.svg"),
@@ -291,6 +302,11 @@ impl Reports {
             report["source"] = source(made_by, &report).into();
         }
         self.by_name.insert(name.to_owned(), report);
+        if let Some(overlap) = self.by_name.get("overlap").cloned()
+            && let Some(ucc) = self.by_name.get_mut("ucc")
+        {
+            crate::overlap::bound(ucc, &overlap);
+        }
         Ok(())
     }
 
