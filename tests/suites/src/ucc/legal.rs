@@ -241,7 +241,8 @@ fn skipped(name: &str, compiler: &str) -> Case {
     }
 }
 
-/// Communicators come and go, each with one call. Neither the services nor the device keeps anything of them.
+/// Communicators come and go, each with one call. Neither the services nor the device keeps anything of them, and a rank keeps no
+/// more than with stock UCC alone: Open MPI and UCC each keep about 0.3 KiB per communicator.
 pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
     const ROUNDS: &str = "1000";
     const LOOP_S: &str = "600";
@@ -249,6 +250,8 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
     /// object, or of a few hundred bytes, per communicator is more.
     const KIB: u64 = 512;
     const OBJECTS: usize = 100;
+    /// By which a rank may grow more than one with stock UCC alone: a leak of 0.1 KiB per communicator is more.
+    const RANK_KIB: u64 = 64;
     let program = Launcher::OpenMpi.compile(site.world, PROGRAM)?;
     let services = site.services("xgvmi", &[])?;
     let where_and_how = (&services.testbed, Backend::Offload(&services));
@@ -274,6 +277,22 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
         .filter(|line| line.contains("is over"))
         .collect();
     println!("services (KiB) and objects: {held:?}; {said:?}");
+    let testbed = Testbed::new(site.world)?;
+    let alone = (&testbed, Backend::Ucc);
+    let mut command = site.job_within(LOOP_S, alone, Launcher::OpenMpi, &words, |_| Vec::new());
+    let peer = process::run(&mut command, Duration::from_secs(LOOP_S.parse()?) + GRACE)?;
+    ensure!(
+        peer.ok(),
+        "stock UCC alone: {}\n{}",
+        peer.verdict(),
+        peer.output
+    );
+    let (ours, stock) = (growth_kib(&done.output)?, growth_kib(&peer.output)?);
+    println!("a rank has grown by {ours} KiB, with stock UCC alone by {stock} KiB");
+    ensure!(
+        ours <= stock + RANK_KIB,
+        "{ROUNDS} communicators: a rank has grown by {ours} KiB, with stock UCC alone by {stock} KiB"
+    );
     let [(early, few), (late, many)] = held[..] else {
         bail!("{held:?}");
     };
@@ -287,6 +306,19 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
         "the services completed {completed} calls"
     );
     Ok(())
+}
+
+/// Growth of the rank that says when a quarter of the rounds is over, from the first quarter's end to the last one's.
+fn growth_kib(said: &str) -> Result<u64> {
+    let sizes = said.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("is over, this rank has ")?;
+        rest.split(' ').next()?.parse().ok()
+    });
+    let sizes: Vec<u64> = sizes.collect();
+    let [first, .., last] = sizes[..] else {
+        bail!("a rank does not say how much memory it has:\n{said}");
+    };
+    Ok(last.saturating_sub(first))
 }
 
 /// A rank ends its job, or ends alone without MPI_Finalize, while calls are under way. The services serve the next job and keep
