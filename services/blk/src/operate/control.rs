@@ -56,7 +56,7 @@ enum Command {
     },
     /// Uses a target in place of that of its role, and completes it, while the volume serves.
     Replace {
-        /// The new target: a file, tcp:HOST:PORT, or nbd:SOCKET. `xgvmi-blk create --like` makes one.
+        /// The new target: a file, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET. `xgvmi-blk create --like` makes one.
         target: String,
         /// Wait until it is complete.
         #[arg(long)]
