@@ -381,7 +381,11 @@ fn many(site: &Site<'_>, ranks_per_node: u32) -> Result<()> {
                 ("UCC_TL_XGVMI_WAIT", "yield"),
                 ("UCC_TL_XGVMI_CONNECT_LIMIT", "10m"),
                 ("OMPI_MCA_mpi_yield_when_idle", "1"),
-                // Each of the queues of a rank has a buffer per entry.
+                // The device is for the component alone, with short queues: 64 ranks must fit into memory.
+                ("OMPI_MCA_pml", "ob1"),
+                ("OMPI_MCA_btl", "self,sm"),
+                ("OMPI_MCA_osc", "sm"),
+                ("UCC_UCX_TLS", "posix,self"),
                 ("UCX_RC_RX_QUEUE_LEN", "256"),
             ];
             more.into_iter().map(variable).collect()
