@@ -1,11 +1,13 @@
 /* Three-dimensional Fourier transforms of waves on MPI_COMM_WORLD: by FFTW's own MPI transforms, and by pencils, whose
- * transpositions are MPI_Alltoallv or two MPI_Ialltoallv at a time on rows and columns of a grid of ranks. Compares every
+ * transpositions are MPI_Alltoallv or two MPI_Ialltoallv at a time on rows and columns of a grid of ranks. "overlap": each
+ * MPI_Ialltoallv has one half of a pencil's rows, while the other half is transformed; no call of MPI in between. Compares every
  * element with the waves' known spectrum, and after the way back with the waves. It knows only MPI and FFTW.
  *
- *   mpi_fft fftw|pencils ROUNDS
+ *   mpi_fft fftw|pencils ROUNDS [GRID]
  *
- * Each round has fresh buffers. Rank 0 prints a line of JSON for each grid: microseconds of a transform there and back, and
- * the bytes that were compared and are right.
+ * GRID is the place of the only grid. Each round has fresh buffers; the first one is not timed. Rank 0 prints a line of JSON for
+ * each grid and way: microseconds of a transform there and back, of it in the calls of MPI and of processor time (means of the
+ * ranks; not known of FFTW's own calls), and the bytes that were compared and are right.
  */
 #include <complex.h>
 #include <fftw3-mpi.h>
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { WAVES = 3, HALVES = 2 };
 
@@ -30,17 +33,40 @@ static const struct grid GRIDS[] = {
 	{ { 33, 17, 29 }, 4, 1 },
 	{ { 21, 35, 3 }, 1, 4 },
 	{ { 5, 7, 2 }, 2, 2 },
+	{ { 128, 96, 80 }, 2, 2 },
 };
 
-static const char *const WAYS[] = { "MPI_Alltoallv", "MPI_Ialltoallv", "FFTW" };
+enum way { BLOCKING, AT_ONCE, OVERLAP, FFTW, END };
+
+static const char *const WAYS[END] = { "MPI_Alltoallv", "MPI_Ialltoallv", "overlap", "FFTW" };
 
 static int rank, ranks;
 static uint64_t verified;
+
+/* Seconds of all timed transforms, of them in calls of MPI, and of this process's processor time. */
+static struct {
+	double whole, calls, processor;
+} took;
 
 static void stop(const char *why)
 {
 	fprintf(stderr, "rank %d: %s\n", rank, why);
 	MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static double processor_s(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* Starts or ends (`sign` 1) the time of a transform. */
+static void time_it(int sign)
+{
+	took.whole += sign * MPI_Wtime();
+	took.processor += sign * processor_s();
 }
 
 static element *fresh(size_t elements)
@@ -126,12 +152,11 @@ static void compare(element found, element expected, double scale, const int at[
 }
 
 /* FFTW's slabs: the first direction is divided, or after a transform to transposed output the second one. */
-static double by_fftw(const struct grid *grid)
+static void by_fftw(const struct grid *grid)
 {
 	ptrdiff_t rows, first, columns, from, length;
 	fftw_plan there, back;
 	element *data;
-	double began, took;
 	int x, y, z;
 
 	length = fftw_mpi_local_size_3d_transposed(grid->size[0], grid->size[1], grid->size[2], MPI_COMM_WORLD, &rows, &first,
@@ -148,9 +173,9 @@ static double by_fftw(const struct grid *grid)
 			for (z = 0; z < grid->size[2]; z++)
 				data[(x * grid->size[1] + y) * grid->size[2] + z] =
 					sample(grid, (int[]){ x + (int)first, y, z });
-	began = MPI_Wtime();
+	time_it(-1);
 	fftw_execute(there);
-	took = MPI_Wtime() - began;
+	time_it(1);
 	for (y = 0; y < columns; y++)
 		for (x = 0; x < grid->size[0]; x++)
 			for (z = 0; z < grid->size[2]; z++) {
@@ -158,9 +183,9 @@ static double by_fftw(const struct grid *grid)
 
 				compare(data[(y * grid->size[0] + x) * grid->size[2] + z], spectrum(grid, at), volume(grid), at);
 			}
-	began = MPI_Wtime();
+	time_it(-1);
 	fftw_execute(back);
-	took += MPI_Wtime() - began;
+	time_it(1);
 	for (x = 0; x < rows; x++)
 		for (y = 0; y < grid->size[1]; y++)
 			for (z = 0; z < grid->size[2]; z++) {
@@ -171,7 +196,6 @@ static double by_fftw(const struct grid *grid)
 	fftw_destroy_plan(there);
 	fftw_destroy_plan(back);
 	fftw_free(data);
-	return took;
 }
 
 /* A local array with indices (outer, divided, whole), in any order. */
@@ -196,6 +220,7 @@ struct directions {
 
 static void begin(struct exchange *exchange, const struct directions *of, struct view in, int from, int to, int waits)
 {
+	double began;
 	int parts, mine, at, outer, place = 0, other = 0;
 	int divided, whole;
 
@@ -224,6 +249,7 @@ static void begin(struct exchange *exchange, const struct directions *of, struct
 					exchange->send[place++] =
 						in.data[outer * in.outer + inner * in.divided + whole * in.whole];
 	}
+	began = MPI_Wtime();
 	if (waits)
 		MPI_Alltoallv(exchange->send, exchange->counts, exchange->counts + parts, MPI_C_DOUBLE_COMPLEX,
 			      exchange->receive, exchange->counts + 2 * parts, exchange->counts + 3 * parts,
@@ -232,17 +258,20 @@ static void begin(struct exchange *exchange, const struct directions *of, struct
 		MPI_Ialltoallv(exchange->send, exchange->counts, exchange->counts + parts, MPI_C_DOUBLE_COMPLEX,
 			       exchange->receive, exchange->counts + 2 * parts, exchange->counts + 3 * parts,
 			       MPI_C_DOUBLE_COMPLEX, of->comm, &exchange->request);
+	took.calls += MPI_Wtime() - began;
 }
 
 /* `out` has the indices (outer, what is divided now, what is whole now). */
 static void end(struct exchange *exchange, const struct directions *of, struct view out, int waits)
 {
 	int parts, mine, at, outer, divided, whole, place = 0;
+	double began = MPI_Wtime();
 
 	MPI_Comm_size(of->comm, &parts);
 	MPI_Comm_rank(of->comm, &mine);
 	if (!waits)
 		MPI_Wait(&exchange->request, MPI_STATUS_IGNORE);
+	took.calls += MPI_Wtime() - began;
 	for (at = 0; at < parts; at++) {
 		int first = start(of->before, parts, at), count = part(of->before, parts, at);
 
@@ -270,27 +299,55 @@ static void transform(element *data, int length, int count, int sign)
 	fftw_destroy_plan(plan);
 }
 
-/* Transposes, in halves of the outer indices: while one is under way, the other one is packed. */
-static void transpose(const struct directions *of, struct view in, struct view out, int outer, int waits)
+/* Rows of `length` elements, `count` of them for each outer index. */
+struct rows {
+	element *data;
+	int length, count, sign;
+};
+
+/* Transforms the rows of some of the outer indices. */
+static void transform_of(const struct rows *rows, int from, int to)
+{
+	size_t first = (size_t)from * (size_t)rows->count * (size_t)rows->length;
+
+	transform(rows->data + first, rows->length, (to - from) * rows->count, rows->sign);
+}
+
+/* Transforms the rows `before`, transposes, and transforms the rows `after`, in halves of the outer indices. Either may
+ * be NULL: halves of y's rows are those of one of the two transpositions. While a transposition is under way, the other half is packed, and with OVERLAP it is transformed.
+ */
+static void transpose(const struct directions *of, const struct rows *before, struct view in, struct view out,
+		      const struct rows *after, int outer, enum way way)
 {
 	struct exchange halves[HALVES];
-	int half;
+	int half, at;
 
-	for (half = 0; half < HALVES; half++)
-		begin(&halves[half], of, in, start(outer, HALVES, half), start(outer, HALVES, half) + part(outer, HALVES, half),
-		      waits);
-	/* The last one first: ranks may complete them in any order. */
-	for (half = HALVES - 1; half >= 0; half--)
-		end(&halves[half], of, out, waits);
+	if (before && way != OVERLAP)
+		transform_of(before, 0, outer);
+	for (half = 0; half < HALVES; half++) {
+		int from = start(outer, HALVES, half), to = from + part(outer, HALVES, half);
+
+		if (before && way == OVERLAP)
+			transform_of(before, from, to);
+		begin(&halves[half], of, in, from, to, way == BLOCKING);
+	}
+	for (at = 0; at < HALVES; at++) {
+		/* Otherwise the last one first: ranks may complete them in any order. */
+		half = way == OVERLAP ? at : HALVES - 1 - at;
+		end(&halves[half], of, out, way == BLOCKING);
+		if (after && way == OVERLAP)
+			transform_of(after, halves[half].from, halves[half].to);
+	}
+	if (after && way != OVERLAP)
+		transform_of(after, 0, outer);
 }
 
 /* Pencils along x, then y, then z, and back. */
-static double by_pencils(const struct grid *grid, int waits)
+static void by_pencils(const struct grid *grid, enum way way)
 {
 	int nx = grid->size[0], ny = grid->size[1], nz = grid->size[2];
 	int sizes[2] = { grid->rows, grid->columns }, none[2] = { 0, 0 }, place[2], x, y, z;
 	MPI_Comm cartesian, row, column;
-	double began, took;
 
 	MPI_Cart_create(MPI_COMM_WORLD, 2, sizes, none, 0, &cartesian);
 	MPI_Cart_coords(cartesian, rank, 2, place);
@@ -309,18 +366,17 @@ static double by_pencils(const struct grid *grid, int waits)
 	/* (z, y, x), (z, x, y), (x, z, y) of the same array, and (x, y, z). */
 	struct view xs_of = { along_x, ys * nx, nx, 1 }, ys_of = { along_y, xs * ny, ny, 1 };
 	struct view ys_by_x = { along_y, ny, xs * ny, 1 }, zs_of = { along_z, yz * nz, nz, 1 };
+	struct rows x_rows = { along_x, nx, ys, FFTW_FORWARD }, y_rows = { along_y, ny, xs, FFTW_FORWARD };
+	struct rows z_rows = { along_z, nz, yz, FFTW_FORWARD };
 
 	for (z = 0; z < zs; z++)
 		for (y = 0; y < ys; y++)
 			for (x = 0; x < nx; x++)
 				along_x[(z * ys + y) * nx + x] = sample(grid, (int[]){ x, y + y0, z + z0 });
-	began = MPI_Wtime();
-	transform(along_x, nx, zs * ys, FFTW_FORWARD);
-	transpose(&y_to_x, xs_of, ys_of, zs, waits);
-	transform(along_y, ny, zs * xs, FFTW_FORWARD);
-	transpose(&z_to_y, ys_by_x, zs_of, xs, waits);
-	transform(along_z, nz, xs * yz, FFTW_FORWARD);
-	took = MPI_Wtime() - began;
+	time_it(-1);
+	transpose(&y_to_x, &x_rows, xs_of, ys_of, &y_rows, zs, way);
+	transpose(&z_to_y, NULL, ys_by_x, zs_of, &z_rows, xs, way);
+	time_it(1);
 	for (x = 0; x < xs; x++)
 		for (y = 0; y < yz; y++)
 			for (z = 0; z < nz; z++) {
@@ -328,13 +384,11 @@ static double by_pencils(const struct grid *grid, int waits)
 
 				compare(along_z[(x * yz + y) * nz + z], spectrum(grid, at), volume(grid), at);
 			}
-	began = MPI_Wtime();
-	transform(along_z, nz, xs * yz, FFTW_BACKWARD);
-	transpose(&y_to_z, zs_of, ys_by_x, xs, waits);
-	transform(along_y, ny, zs * xs, FFTW_BACKWARD);
-	transpose(&x_to_y, ys_of, xs_of, zs, waits);
-	transform(along_x, nx, zs * ys, FFTW_BACKWARD);
-	took += MPI_Wtime() - began;
+	x_rows.sign = y_rows.sign = z_rows.sign = FFTW_BACKWARD;
+	time_it(-1);
+	transpose(&y_to_z, &z_rows, zs_of, ys_by_x, NULL, xs, way);
+	transpose(&x_to_y, &y_rows, ys_of, xs_of, &x_rows, zs, way);
+	time_it(1);
 	for (z = 0; z < zs; z++)
 		for (y = 0; y < ys; y++)
 			for (x = 0; x < nx; x++) {
@@ -348,43 +402,52 @@ static double by_pencils(const struct grid *grid, int waits)
 	MPI_Comm_free(&row);
 	MPI_Comm_free(&column);
 	MPI_Comm_free(&cartesian);
-	return took;
 }
 
-static void tell(const char *how, const struct grid *grid, double took)
+static void tell(enum way way, const struct grid *grid, int rounds)
 {
-	double longest;
+	double mine[2] = { took.calls, took.processor }, sums[2], longest;
 	uint64_t all;
 
-	MPI_Reduce(&took, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+	MPI_Reduce(&took.whole, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+	MPI_Reduce(mine, sums, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
 	MPI_Reduce(&verified, &all, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
 	verified = 0;
-	if (rank == 0)
-		printf("{\"how\":\"%s\",\"grid\":[%d,%d,%d],\"us\":%.1f,\"verified_bytes\":%llu}\n", how, grid->size[0],
-		       grid->size[1], grid->size[2], longest * 1e6, (unsigned long long)all);
+	if (rank != 0)
+		return;
+	printf("{\"how\":\"%s\",\"grid\":[%d,%d,%d],\"us\":%.1f,\"cpu_us\":%.1f,", WAYS[way], grid->size[0], grid->size[1],
+	       grid->size[2], longest / rounds * 1e6, sums[1] / ranks / rounds * 1e6);
+	if (way != FFTW)
+		printf("\"calls_us\":%.1f,", sums[0] / ranks / rounds * 1e6);
+	printf("\"verified_bytes\":%llu}\n", (unsigned long long)all);
 }
 
 int main(int argc, char **argv)
 {
-	int rounds, round;
-	size_t at;
+	const int grids = sizeof(GRIDS) / sizeof(*GRIDS);
+	int rounds, round, at, only;
 
 	MPI_Init(&argc, &argv);
 	fftw_mpi_init();
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-	if (argc != 3 || ranks != 4)
-		stop("usage, with four ranks: mpi_fft fftw|pencils ROUNDS");
-	rounds = atoi(argv[2]);
-	for (at = 0; at < sizeof(GRIDS) / sizeof(*GRIDS); at++) {
-		int way, first = strcmp(argv[1], "fftw") ? 0 : 2, last = first == 2 ? 3 : 2;
+	rounds = argc < 3 ? 0 : atoi(argv[2]);
+	only = argc < 4 ? -1 : atoi(argv[3]);
+	if (argc > 4 || ranks != 4 || rounds < 1 || only >= grids)
+		stop("usage, with four ranks: mpi_fft fftw|pencils ROUNDS [GRID]");
+	for (at = 0; at < grids; at++) {
+		int is_fftw = !strcmp(argv[1], "fftw"), way;
 
-		for (way = first; way < last; way++) {
-			double took = 0;
-
-			for (round = 0; round < rounds; round++)
-				took += way == 2 ? by_fftw(&GRIDS[at]) : by_pencils(&GRIDS[at], way == 0);
-			tell(WAYS[way], &GRIDS[at], took / rounds);
+		for (way = is_fftw ? FFTW : BLOCKING; way < (is_fftw ? END : FFTW) && (only < 0 || only == at); way++) {
+			for (round = 0; round <= rounds; round++) {
+				if (round <= 1)
+					memset(&took, 0, sizeof(took));
+				if (way == FFTW)
+					by_fftw(&GRIDS[at]);
+				else
+					by_pencils(&GRIDS[at], way);
+			}
+			tell(way, &GRIDS[at], rounds);
 		}
 	}
 	fftw_mpi_cleanup();

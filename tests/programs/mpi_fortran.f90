@@ -1,4 +1,4 @@
-! Collectives of a Fortran program: complex, real, integer and logical types, MPI_IN_PLACE, and calls that do not block.
+! Collectives of a Fortran program: complex, real, integer and logical types, MPI_IN_PLACE, calls that do not block, and neighbours.
 ! Every element is compared. Rank 0 prints "done".
 program mpi_fortran
   implicit none
@@ -9,8 +9,8 @@ program mpi_fortran
   double precision :: d(count), dmost(count)
   integer :: i(count), isum(count)
   logical :: l(count), every(count), is_right
-  integer, allocatable :: parts(:)
-  integer :: rank, ranks, error, at, request, total, first, root
+  integer, allocatable :: parts(:), all_of(:)
+  integer :: rank, ranks, error, at, request, total, first, root, ring, near(2)
   integer :: status(MPI_STATUS_SIZE)
 
   call MPI_Init(error)
@@ -64,11 +64,37 @@ program mpi_fortran
      call check(isum(at) == (first + at) * total, 'MPI_INTEGER', at)
   end do
 
+  ! A ring of the ranks: the neighbours' numbers.
+  call MPI_Cart_create(MPI_COMM_WORLD, 1, [ranks], [.true.], .false., ring, error)
+  call MPI_Cart_shift(ring, 0, 1, near(1), near(2), error)
+  do at = 1, count
+     i(at) = rank * 7 + at
+  end do
+  allocate(all_of(2 * count))
+  all_of = 0
+  call MPI_Neighbor_allgather(i, count, MPI_INTEGER, all_of, count, MPI_INTEGER, ring, error)
+  call check_ring('MPI_Neighbor_allgather')
+  all_of = 0
+  call MPI_Ineighbor_allgather(i, count, MPI_INTEGER, all_of, count, MPI_INTEGER, ring, request, error)
+  call MPI_Wait(request, status, error)
+  call check_ring('MPI_Ineighbor_allgather')
+  call MPI_Comm_free(ring, error)
+
   call MPI_Barrier(MPI_COMM_WORLD, error)
   call MPI_Finalize(error)
   if (rank == 0) print '(a)', 'done'
 
 contains
+  subroutine check_ring(what)
+    character(*), intent(in) :: what
+    integer :: of, to
+    do to = 1, 2
+       do of = 1, count
+          call check(all_of((to - 1) * count + of) == near(to) * 7 + of, what, of)
+       end do
+    end do
+  end subroutine check_ring
+
   double complex function product_of(at)
     integer, intent(in) :: at
     integer :: of

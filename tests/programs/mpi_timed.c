@@ -1,12 +1,12 @@
-/* Times MPI_Allreduce or MPI_Iallreduce of 32-bit sums, MPI_Ialltoall, or MPI_Ialltoallv, on MPI_COMM_WORLD, with fresh buffers
- * in each call, and compares every element. It knows only MPI.
+/* Times MPI_Allreduce or MPI_Iallreduce of 32-bit sums, MPI_Ialltoall, MPI_Alltoallv or MPI_Ialltoallv, on MPI_COMM_WORLD, with
+ * fresh buffers in each call, and compares every element. It knows only MPI.
  *
- *   mpi_timed blocking|overlap|exchange LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
+ *   mpi_timed blocking|overlap|exchange|blocks LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
  *   mpi_timed spread-iallreduce:MS...|spread-ialltoallv:MS... LEAST MOST ITERATIONS WARM_UP PREFIX
  *
- * Sizes double from LEAST to MOST bytes: of a vector, or with "exchange" to each rank. With "overlap" each timed call is started, the rank sleeps as long as the
- * collective alone takes, and then waits: a computation on a core of its own. Rank 0 prints a line of JSON for each size. It
- * runs COMMAND, which prints the device's counters, before and after the timed calls of a size into PREFIX.SIZE.before and
+ * Sizes double from LEAST to MOST bytes: of a vector, or with "exchange" and "blocks" (a blocking alltoallv) to each rank. With
+ * "overlap" each timed call is started, the rank sleeps as long as the collective alone takes, and then waits: a computation on
+ * a core of its own. Rank 0 prints a line of JSON for each size. It runs COMMAND, which prints the device's counters, before and after the timed calls of a size into PREFIX.SIZE.before and
  * PREFIX.SIZE.after. Without COMMAND it does not.
  *
  * With "spread", the ranks start each timed call at different times, evenly spread over MS milliseconds, and each call has another
@@ -28,7 +28,7 @@ extern char **environ;
 
 enum { ITERATIONS_MAX = 10000, NAP_US = 100 };
 
-static int rank, ranks, overlap, exchange;
+static int rank, ranks, overlap, exchange, blocks_wait;
 /* Whether the ranks start at different times, whether they exchange blocks then, and the time from the first to the last one. */
 static int spreads, spread_exchange;
 static double spread_us;
@@ -130,6 +130,39 @@ static void wait_for(MPI_Request *request)
 /* Arrays of the call that is under way. */
 static int *wait_arrays[2];
 
+/* Blocks for all ranks, one after the other. Without a request it waits. */
+static int alltoallv(const uint32_t *send, uint32_t *receive, size_t elements, MPI_Request *request)
+{
+	int *counts = calloc((size_t)ranks, sizeof(*counts)), *places = calloc((size_t)ranks, sizeof(*places)), at, status;
+
+	if (!counts || !places)
+		stop("no memory");
+	for (at = 0; at < ranks; at++) {
+		counts[at] = (int)elements;
+		places[at] = at * (int)elements;
+	}
+	if (request)
+		status = MPI_Ialltoallv(send, counts, places, MPI_UINT32_T, receive, counts, places, MPI_UINT32_T,
+					MPI_COMM_WORLD, request);
+	else
+		status = MPI_Alltoallv(send, counts, places, MPI_UINT32_T, receive, counts, places, MPI_UINT32_T,
+				       MPI_COMM_WORLD);
+	/* The arrays are the call's until it is complete. */
+	wait_arrays[0] = counts;
+	wait_arrays[1] = places;
+	return status;
+}
+
+static void release_arrays(void)
+{
+	int at;
+
+	for (at = 0; at < 2; at++) {
+		free(wait_arrays[at]);
+		wait_arrays[at] = NULL;
+	}
+}
+
 /* One exchange with fresh buffers of a block for each rank. */
 static struct call once_exchanged(size_t size)
 {
@@ -148,34 +181,21 @@ static struct call once_exchanged(size_t size)
 	meet();
 	began = clock_us(CLOCK_MONOTONIC);
 	cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID);
-	if (MPI_Ialltoall(send, (int)elements, MPI_UINT32_T, receive, (int)elements, MPI_UINT32_T, MPI_COMM_WORLD, &request))
+	if (blocks_wait) {
+		if (alltoallv(send, receive, elements, NULL))
+			stop("MPI_Alltoallv fails");
+	} else if (MPI_Ialltoall(send, (int)elements, MPI_UINT32_T, receive, (int)elements, MPI_UINT32_T, MPI_COMM_WORLD, &request)) {
 		stop("MPI_Ialltoall fails");
-	wait_for(&request);
+	} else {
+		wait_for(&request);
+	}
 	call.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
 	call.us = clock_us(CLOCK_MONOTONIC) - began;
+	release_arrays();
 	compare_blocks(receive, elements);
 	munmap(send, length);
 	munmap(receive, length);
 	return call;
-}
-
-/* Blocks for all ranks, one after the other. */
-static int ialltoallv(const uint32_t *send, uint32_t *receive, size_t elements, MPI_Request *request)
-{
-	int *counts = calloc((size_t)ranks, sizeof(*counts)), *places = calloc((size_t)ranks, sizeof(*places)), at, status;
-
-	if (!counts || !places)
-		stop("no memory");
-	for (at = 0; at < ranks; at++) {
-		counts[at] = (int)elements;
-		places[at] = at * (int)elements;
-	}
-	status = MPI_Ialltoallv(send, counts, places, MPI_UINT32_T, receive, counts, places, MPI_UINT32_T, MPI_COMM_WORLD,
-				request);
-	/* The arrays are the call's until it is complete. */
-	wait_arrays[0] = counts;
-	wait_arrays[1] = places;
-	return status;
 }
 
 /* One collective that the ranks start at different times, with a computation of `compute_us` until the wait. */
@@ -199,7 +219,7 @@ static struct call once_spread(size_t size, double compute_us)
 		nap(spread_us * (double)(((unsigned)rank + sequence) % (unsigned)ranks) / (ranks - 1));
 	began = clock_us(CLOCK_MONOTONIC);
 	cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID);
-	if (spread_exchange ? ialltoallv(send, receive, elements, &request) :
+	if (spread_exchange ? alltoallv(send, receive, elements, &request) :
 			      MPI_Iallreduce(send, receive, (int)elements, MPI_UINT32_T, MPI_SUM, MPI_COMM_WORLD, &request))
 		stop("the start of a collective fails");
 	call.us = clock_us(CLOCK_MONOTONIC) - began;
@@ -209,10 +229,7 @@ static struct call once_spread(size_t size, double compute_us)
 	wait_for(&request);
 	call.us += clock_us(CLOCK_MONOTONIC) - began;
 	call.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-	for (at = 0; at < 2; at++) {
-		free(wait_arrays[at]);
-		wait_arrays[at] = NULL;
-	}
+	release_arrays();
 	if (spread_exchange)
 		compare_blocks(receive, elements);
 	else
@@ -395,9 +412,10 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (argc < 7)
-		stop("usage: mpi_timed blocking|overlap|exchange LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...");
+		stop("usage: mpi_timed blocking|overlap|exchange|blocks LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...");
 	overlap = !strcmp(argv[1], "overlap");
-	exchange = !strcmp(argv[1], "exchange");
+	blocks_wait = !strcmp(argv[1], "blocks");
+	exchange = blocks_wait || !strcmp(argv[1], "exchange");
 	spreads = !strncmp(argv[1], "spread-", 7);
 	spread_exchange = !strncmp(argv[1], "spread-ialltoallv", 17);
 	most = strtoul(argv[3], NULL, 10);

@@ -1,9 +1,12 @@
 /* A program that uses UCC directly, with collectives on all ranks of MPI_COMM_WORLD, and compares every byte.
  *
- *   ucc_direct persistent        posts one request of each of several collectives repeatedly
+ *   ucc_direct persistent POSTS PREFIX COMMAND...
+ *                                posts one request of each of several collectives repeatedly, between two runs of COMMAND as
+ *                                below
  *   ucc_direct endure            repeats alltoallv with fresh buffers until a round fails at a rank, then 20 times more;
  *                                rank 0 prints "round N" for the rounds before, and at the end
  *                                "first failure in round N, M of 20 rounds succeeded after it" and "done"
+ *   ucc_direct endure-kept       the same, with posts of one persistent request until the failure
  *   ucc_direct shared            repeats allgather and a broadcast of rank 0, where each block goes to several ranks
  *   ucc_direct reduce PREFIX COMMAND...
  *                                repeats allreduces of fresh vectors, in place and not; rank 0 runs COMMAND, which prints the
@@ -18,9 +21,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCK = 8192, POSTS = 6, AFTER = 20, SHARED = 10, ROUNDS_MAX = 200000 };
+enum { BLOCK = 8192, AFTER = 20, SHARED = 10, ROUNDS_MAX = 200000 };
 
 static uint32_t counts[64], displacements[64];
+static unsigned posts;
 
 static void describe(ucc_coll_args_t *args, uint8_t *send, uint8_t *receive)
 {
@@ -76,7 +80,7 @@ static void repeat(ucc_coll_args_t *args, const char *name, uint8_t *send, uint8
 	args->mask |= UCC_COLL_ARGS_FIELD_FLAGS;
 	args->flags |= UCC_COLL_ARGS_FLAG_PERSISTENT;
 	CHECK(ucc_collective_init(args, &request, team));
-	for (post = 0; post < POSTS; post++) {
+	for (post = 0; post < posts; post++) {
 		fill(send, receive, post);
 		/* An allgather sends one block to all, so each sender uses the block for rank 0. */
 		CHECK(run_posted(request));
@@ -138,7 +142,7 @@ static void persistent_sum(uint8_t *send, uint8_t *receive)
 	args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
 	args.flags |= UCC_COLL_ARGS_FLAG_PERSISTENT;
 	CHECK(ucc_collective_init(&args, &request, team));
-	for (post = 0; post < POSTS; post++) {
+	for (post = 0; post < posts; post++) {
 		for (at = 0; at < elements; at++)
 			((uint32_t *)(void *)send)[at] = element_of(rank, post, at);
 		CHECK(run_posted(request));
@@ -150,12 +154,41 @@ static void persistent_sum(uint8_t *send, uint8_t *receive)
 		printf("ok persistent allreduce\n");
 }
 
-static void persistent(void)
+/* As repeat(), for a broadcast of rank 0. */
+static void persistent_broadcast(uint8_t *block)
+{
+	ucc_coll_args_t args = { .mask = UCC_COLL_ARGS_FIELD_FLAGS, .flags = UCC_COLL_ARGS_FLAG_PERSISTENT,
+				 .coll_type = UCC_COLL_TYPE_BCAST };
+	ucc_coll_req_h request;
+	unsigned post;
+	size_t at;
+
+	args.src.info.buffer = block;
+	args.src.info.count = BLOCK;
+	args.src.info.datatype = UCC_DT_UINT8;
+	args.src.info.mem_type = UCC_MEMORY_TYPE_HOST;
+	CHECK(ucc_collective_init(&args, &request, team));
+	for (post = 0; post < posts; post++) {
+		for (at = 0; at < BLOCK; at++)
+			block[at] = rank ? 0xee : byte_of(0, 0, post, at);
+		CHECK(run_posted(request));
+		for (at = 0; at < BLOCK; at++)
+			CHECK(block[at] != byte_of(0, 0, post, at));
+		MPI_Barrier(MPI_COMM_WORLD);
+	}
+	CHECK(ucc_collective_finalize(request));
+	if (rank == 0)
+		printf("ok persistent bcast\n");
+}
+
+static void persistent(char **words)
 {
 	size_t size = (size_t)ranks * BLOCK;
 	uint8_t *send = fresh(size), *receive = fresh(size);
 	ucc_coll_args_t args;
 
+	posts = (unsigned)strtoul(words[0], NULL, 10);
+	counters(words + 2, words[1], "before");
 	describe(&args, send, receive);
 	repeat(&args, "alltoallv", send, receive, 0);
 
@@ -175,6 +208,8 @@ static void persistent(void)
 	args.src.info.count = BLOCK;
 	repeat(&args, "allgather", send, receive, 1);
 	persistent_sum(send, receive);
+	persistent_broadcast(send);
+	counters(words + 2, words[1], "after");
 	munmap(send, size);
 	munmap(receive, size);
 }
@@ -202,14 +237,37 @@ static ucc_status_t once(unsigned round)
 	return status;
 }
 
-static void endure(void)
+/* With `is_kept`, the rounds up to the failure are posts of one persistent request. */
+static void endure(int is_kept)
 {
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *send = fresh(size), *receive = fresh(size);
+	ucc_coll_args_t args;
+	ucc_coll_req_h request = NULL;
 	unsigned round, first = 0;
 	int good = 0, after = 0;
 
+	if (is_kept) {
+		describe(&args, send, receive);
+		args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+		args.flags |= UCC_COLL_ARGS_FLAG_PERSISTENT;
+		CHECK(ucc_collective_init(&args, &request, team));
+	}
 	for (round = 1; after < AFTER; round++) {
-		int mine = once(round) == UCC_OK, all;
+		int mine, all;
 
+		if (request && first) {
+			CHECK(ucc_collective_finalize(request));
+			request = NULL;
+		}
+		if (request) {
+			fill(send, receive, round);
+			mine = run_posted(request) == UCC_OK;
+			if (mine)
+				compare(receive, rank, round);
+		} else {
+			mine = once(round) == UCC_OK;
+		}
 		MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
 		if (first) {
 			after++;
@@ -227,6 +285,8 @@ static void endure(void)
 	}
 	if (rank == 0)
 		printf("first failure in round %u, %d of %d rounds succeeded after it\n", first, good, AFTER);
+	munmap(send, size);
+	munmap(receive, size);
 }
 
 /* Ten rounds of two collectives in which all ranks get the same blocks. */
@@ -502,8 +562,8 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	ucc_start(&world, NULL);
-	if (argc > 1 && !strcmp(argv[1], "persistent"))
-		persistent();
+	if (argc > 4 && !strcmp(argv[1], "persistent"))
+		persistent(argv + 2);
 	else if (argc > 1 && !strcmp(argv[1], "shared"))
 		shared();
 	else if (argc > 1 && !strcmp(argv[1], "fork"))
@@ -517,7 +577,7 @@ int main(int argc, char **argv)
 	} else if (argc > 3 && !strcmp(argv[1], "reduce"))
 		reduce(argv + 2);
 	else
-		endure();
+		endure(argc > 1 && !strcmp(argv[1], "endure-kept"));
 	ucc_stop();
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (rank == 0)

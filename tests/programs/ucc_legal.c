@@ -9,6 +9,7 @@
  *                          last rounds it can be written, and before them rank 0 runs COMMAND, which makes registrations
  *                          fail, with its output in PREFIX.faults
  *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
+ *   ucc_legal parted       ends one of two teams while a persistent collective of the other one is under way
  *   ucc_legal jobs         ends all its teams and creates others, six times
  *   ucc_legal rests        has a rank that waits and sleeps until another one has seen it sleep often
  */
@@ -348,6 +349,42 @@ static void created(ucc_team_h of)
 	CHECK(status);
 }
 
+/* The team that ends has a persistent collective of the same buffers. */
+static void parted(void)
+{
+	ucc_ep_map_t all = { .type = UCC_EP_MAP_FULL, .ep_num = (uint64_t)ranks };
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *send = fresh(size), *receive = fresh(size);
+	ucc_team_h other = begin_team(200, all, rank);
+	ucc_coll_req_h requests[2];
+	unsigned post;
+	int which;
+
+	created(other);
+	for (which = 0; which < 2; which++) {
+		ucc_coll_args_t args = even(send, receive, BLOCK);
+
+		args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+		args.flags |= UCC_COLL_ARGS_FLAG_PERSISTENT;
+		CHECK(ucc_collective_init(&args, &requests[which], which ? other : team));
+	}
+	for (post = 0; post < 4; post++) {
+		which = post == 0;
+		memset(receive, 0xee, size);
+		fill(send, BLOCK, post);
+		CHECK(ucc_collective_post(requests[which]));
+		if (post == 1) {
+			CHECK(ucc_collective_finalize(requests[1]));
+			destroy(other);
+		}
+		finish(requests[which]);
+		compare(receive, BLOCK, post);
+	}
+	CHECK(ucc_collective_finalize(requests[0]));
+	munmap(send, size);
+	munmap(receive, size);
+}
+
 /* Entries of a directory of /proc. */
 static int entries(const char *path)
 {
@@ -437,7 +474,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams }, { "jobs", jobs }, { "rests", rests } };
+	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams }, { "parted", parted }, { "jobs", jobs }, { "rests", rests } };
 	MPI_Comm world = MPI_COMM_WORLD;
 	size_t mode;
 	int known = argc > 3 && !strcmp(argv[1], "protected");

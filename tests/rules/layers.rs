@@ -118,6 +118,7 @@ const CRATES: &[Crate] = &[
                     "client::options",
                     "client::patience",
                     "client::spans",
+                    "client::streams",
                     "client::types",
                     "client::waiting",
                     "client::window",

@@ -28,18 +28,56 @@ steps)
     done
     ;;
 read-only) copy 0 1 1 ;;
-exercise)
+booted) echo "guest: booted by $($b cat /proc/cmdline)" ;;
+fsx | fsstress)
     $b --install -s /bin
     export PATH=/bin LD_LIBRARY_PATH=/lib
     mkdir -p /mnt /run
-    chmod 755 /bin/fsx /bin/fsstress
+    chmod 755 /bin/$part
     mkfs.ext4 -q -F /dev/vda && mount -t ext4 /dev/vda /mnt || echo "guest: error of the file system"
-    fsx -q -N 4000 -l 2000000 -S 1 /mnt/file
-    echo "guest: fsx $?"
-    mkdir /mnt/stress
-    fsstress -d /mnt/stress -n 800 -p 2 -s 1 >/dev/null
-    echo "guest: fsstress $?"
+    case $part in
+    fsx) fsx -N 20000 -S 1 /mnt/file >/fsx 2>&1 ;;
+    fsstress) mkdir /mnt/stress && fsstress -d /mnt/stress -n 800 -p 2 -s 1 >/dev/null ;;
+    esac
+    result=$?
+    if [ $result != 0 ]; then tail -n 20 /fsx; fi
+    echo "guest: $part $result"
     umount /mnt || echo "guest: error of the end"
+    ;;
+nbd)
+    # An export whose client is this kernel.
+    $b insmod /nbd.ko max_part=0
+    $b --install -s /bin
+    export PATH=/bin LD_LIBRARY_PATH=/lib
+    mkdir -p /mnt /run /tmp
+    mount -t tmpfs none /tmp
+    cd /tmp
+    xgvmi-blk create a b c --size 64M
+    xgvmi-blk export a b c --socket /tmp/socket &
+    export=$!
+    for wait in $(seq 1 100); do if [ -S /tmp/socket ]; then break; fi; sleep 0.1; done
+    nbd-client -unix /tmp/socket /dev/nbd0 -block-size 4096 || echo "guest: error of nbd-client"
+    mkfs.ext4 -q -F /dev/nbd0 && mount -t ext4 -o discard /dev/nbd0 /mnt || echo "guest: error of the file system"
+    fsx -N 8000 -S 2 /mnt/file >/fsx 2>&1
+    result=$?
+    if [ $result != 0 ]; then tail -n 20 /fsx; fi
+    echo "guest: fsx $result"
+    cp /bin/busybox /mnt/copy && sync
+    umount /mnt || echo "guest: error of the end"
+    e2fsck -f -n /dev/nbd0 >/dev/null 2>&1
+    echo "guest: e2fsck $?"
+    nbd-client -d /dev/nbd0
+    kill $export
+    wait $export
+    xgvmi-blk scrub a b c
+    xgvmi-blk export a b --socket /tmp/again &
+    export=$!
+    for wait in $(seq 1 100); do if [ -S /tmp/again ]; then break; fi; sleep 0.1; done
+    nbd-client -unix /tmp/again /dev/nbd0 -block-size 4096 && mount -o ro -t ext4 /dev/nbd0 /mnt
+    cmp /bin/busybox /mnt/copy && echo "guest: copies are equal"
+    umount /mnt
+    nbd-client -d /dev/nbd0
+    kill $export
     ;;
 crash)
     # Power losses of disks in this guest, or a log of what is written. The device mapper's library makes the nodes itself.

@@ -40,6 +40,7 @@ mod next_poll;
 mod notices;
 mod offload;
 mod offload_dpa;
+mod offload_messages;
 mod offload_remap;
 mod pcc;
 mod polling;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
     cases.extend(arena::cases());
     cases.extend(offload::cases());
     cases.extend(offload_dpa::cases());
+    cases.extend(offload_messages::cases());
     cases.extend(offload_remap::cases());
     cases.extend(hostile::cases());
     cases.extend(beside::cases());

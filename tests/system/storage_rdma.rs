@@ -35,6 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         Case::new("storage_rdma_target_stalls", stalls),
         Case::new("storage_rdma_port_down_and_up", port_down_and_up),
+        Case::new("storage_rdma_replaced", replaced),
         Case::new("storage_rdma_without_a_device", without_a_device),
         Case::new("storage_rdma_hostile_volume", hostile_volume),
         Case::new("storage_rdma_hostile_target", hostile_target),
@@ -117,6 +118,38 @@ fn stalls(world: &World) -> Result<()> {
 }
 
 const ROLES: [&str; 3] = ["data_1", "data_2", "data_p"];
+
+/// A new target takes the place of one while the service serves: it is completed by RDMA.
+fn replaced(world: &World) -> Result<()> {
+    let mut place = Place::new(world, 16 * MIB, 4096)?;
+    let ports = free_ports()?;
+    let _targets = three(&place, By::Rdma, ports)?;
+    let status = place.testbed.path().join("status");
+    let status = status.to_str().context("the status socket")?;
+    let service = place.service(&addresses(By::Rdma, ports), &["--status-socket", status])?;
+    let mut initiator = place.initiator("announced")?;
+    initiator.good(&span("Write", 0, 16 * MIB, (MIB, 1)))?;
+    place.files[0] = place.testbed.path().join("new");
+    let new = place.files[0].to_str().context("the new target")?;
+    let ours = |words: &[&str]| {
+        let mut command = Command::new(world.built("xgvmi-blk"));
+        process::stdout(command.args(words), LIMIT)
+    };
+    ours(&["create", new, "--like", status, "--role", ROLES[0]])?;
+    let port = free_port()?;
+    let _new = place.target(By::Rdma, 0, port)?;
+    let reads = || place.testbed.stats()?.executed("rdma_read");
+    let before = reads()?;
+    let address = format!("rdma:127.0.0.1:{port}");
+    ours(&["ctl", "--socket", status, "replace", &address, "--wait"])?;
+    let reads = reads()? - before;
+    // Groups of 256 KiB come from two targets and go to one.
+    let least = 3 * 16 * MIB / (256 << 10);
+    ensure!(reads >= least, "{reads} reads of {least}");
+    ensure!(!service.said().contains(FRAMES), "{}", service.said());
+    initiator.good(&span("Read", 0, 16 * MIB, (MIB, 1)))?;
+    Ok(())
+}
 
 /// The port of two targets goes down under writes and comes up: requests wait for them.
 fn port_down_and_up(world: &World) -> Result<()> {

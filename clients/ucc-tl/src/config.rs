@@ -46,6 +46,8 @@ pub(crate) struct Raw {
     pub(crate) connect_limit: String,
     pub(crate) limit: String,
     pub(crate) wait: String,
+    /// UCC's own option TUNE.
+    pub(crate) tune: String,
 }
 
 /// Offset of the component's values: `ucc_tl_lib_config_t` and `ucc_tl_context_config_t` have at most 48 bytes, and may
@@ -244,6 +246,8 @@ pub(crate) unsafe fn values(config: *const c_void) -> Raw {
         connect_limit: text(values.connect_limit),
         limit: text(values.limit),
         wait: text(values.wait),
+        // SAFETY: the caller upholds the contract.
+        tune: Ucc::get().map_or_else(String::new, |ucc| unsafe { ucc.tune(config) }),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::places::Identity;
 use crate::settings::{Fallback, Served, Settings};
 use crate::task;
 use crate::team::{Joined, TeamState};
-use crate::ucc::{Ucc, read, write};
+use crate::ucc::{Tune, Ucc, read, write};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -503,6 +503,23 @@ unsafe extern "C" fn team_scores(team: *mut c_void, to: *mut *mut c_void) -> ucc
             let status =
                 unsafe { ucc.add_score(scores, (*kind, *first, *end), score, task::init, team) };
             if status != b::UCC_OK {
+                return status;
+            }
+        }
+        let Ok(settings) = state.context().settings() else {
+            return b::UCC_OK;
+        };
+        if !settings.tune.is_empty() {
+            let tune = Tune {
+                text: &settings.tune,
+                kinds: settings.kinds,
+                score,
+                size: state.size,
+            };
+            // SAFETY: as above. UCC's other components go on with a wrong text as well.
+            let status = unsafe { ucc.tune_scores(to.read(), &tune, task::init, team) };
+            if status < 0 && ![b::UCC_ERR_INVALID_PARAM, b::UCC_ERR_NOT_SUPPORTED].contains(&status)
+            {
                 return status;
             }
         }

@@ -8,19 +8,41 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
-use xgvmi_offload::{Client, CommunicatorId, Memory, Numbered, OffloadError, Request, Side};
+use xgvmi_offload::{
+    Client, CommunicatorId, Memory, Numbered, OffloadError, Registered, Request, Side,
+};
 
-/// A client. The thread that holds the job's lock may use it.
-pub(crate) struct Held(Client);
+/// A client and the registrations that it keeps for persistent calls. The thread that holds the job's lock may use them.
+pub(crate) struct Held {
+    // Drops first: the client has what the registrations use.
+    kept: HashMap<Kept, Sides>,
+    last: u64,
+    client: Client,
+}
 
-// SAFETY: a client owns all its reference counts and pointers. It shares nothing with other clients or with the thread
-// that created it, and only the thread that holds the job's lock moves or uses it. UCX is configured for this: its
-// workers are created for serialized use (xgvmi-ucp).
+/// The registrations of a persistent call. They end with [`Job::release`], or when the job fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Kept(u64);
+
+/// The registrations of the two sides.
+type Sides = [Option<Registered>; 2];
+
+/// Maximum number of persistent calls of a job that keep their registrations. Further ones register at each start: kept
+/// memory is locked, and a limit of locked memory must leave some for the other calls.
+const KEPT_MAX: usize = 256;
+
+// SAFETY: a client owns all its reference counts and pointers, and shares them only with its registrations. It shares
+// nothing with other clients or with the thread that created it, and only the thread that holds the job's lock moves or
+// uses both. UCX is configured for this: its workers are created for serialized use (xgvmi-ucp).
 unsafe impl Send for Held {}
 
 impl Held {
     pub(crate) fn new(client: Client) -> Self {
-        Self(client)
+        Self {
+            kept: HashMap::new(),
+            last: 0,
+            client,
+        }
     }
 }
 
@@ -185,7 +207,7 @@ impl Job {
     /// Registers a team. All its members use the same number.
     pub(crate) fn add_communicator(&self, id: u64, members: &[u32]) -> Result<(), String> {
         let mut state = self.lock();
-        let Some(Held(client)) = &mut state.client else {
+        let Some(Held { client, .. }) = &mut state.client else {
             return Err("the job has ended".to_owned());
         };
         let added = client.add_communicator(CommunicatorId(id), members);
@@ -201,7 +223,7 @@ impl Job {
         if self.is_forked() {
             return;
         }
-        if let Some(Held(client)) = &mut self.lock().client
+        if let Some(Held { client, .. }) = &mut self.lock().client
             && let Err(error) = client.remove_communicator(CommunicatorId(id))
         {
             log::debug!("communicator {id}: {error}");
@@ -223,7 +245,7 @@ impl Job {
         is_persistent: bool,
     ) -> Result<Numbered, OffloadError> {
         let mut state = self.lock();
-        let Some(Held(client)) = &mut state.client else {
+        let Some(Held { client, .. }) = &mut state.client else {
             return Err(OffloadError::Failed("the job has ended".to_owned()));
         };
         client.number(CommunicatorId(communicator), is_persistent)
@@ -240,7 +262,70 @@ impl Job {
         may
     }
 
-    /// Starts a call.
+    /// Registers the memory of a persistent call for all its starts. `None` if there is nothing to keep.
+    ///
+    /// # Safety
+    /// The plan's buffers are mapped memory of the program until [`Job::release`], or until the job has failed.
+    pub(crate) unsafe fn keep(&self, plan: &Plan) -> Option<Kept> {
+        let mut state = self.lock();
+        let Held { kept, last, client } = state.client.as_mut()?;
+        if self.is_forked() || kept.len() >= KEPT_MAX {
+            return None;
+        }
+        let sides = match plan {
+            Plan::Exchange(plan) => {
+                // In place, each start sends a copy.
+                let of = [
+                    (plan.way != Way::InPlace).then_some(&plan.send),
+                    Some(&plan.receive),
+                ];
+                of.map(|of| {
+                    let of = of?;
+                    // SAFETY: the caller upholds the contract.
+                    unsafe { client.keep_blocks(side(of, None, &blocks(of))) }
+                })
+            }
+            Plan::Reduce(plan) => {
+                let sent = if plan.send.is_null() { 0 } else { plan.length };
+                [(plan.send, sent), (plan.receive, plan.received)].map(|(start, length)| {
+                    // SAFETY: the same.
+                    unsafe { client.keep_vector(start, length, plan.length) }
+                })
+            }
+            Plan::Broadcast(plan) => [
+                None,
+                // SAFETY: the same.
+                unsafe { client.keep_vector(plan.start, plan.length, plan.length) },
+            ],
+            Plan::Barrier => [None, None],
+        };
+        if sides.iter().all(Option::is_none) {
+            return None;
+        }
+        *last += 1;
+        kept.insert(Kept(*last), sides);
+        Some(Kept(*last))
+    }
+
+    /// Releases what [`Job::keep`] has registered. No call under way uses it.
+    pub(crate) fn release(&self, key: Kept) {
+        if self.is_forked() {
+            return;
+        }
+        let mut state = self.lock();
+        // A job that has failed has released it.
+        let Some(Held { kept, client, .. }) = &mut state.client else {
+            return;
+        };
+        let sides = kept.remove(&key).into_iter().flatten().flatten();
+        let released: Result<Vec<()>, _> = sides.map(|side| client.release(side)).collect();
+        if let Err(error) = released {
+            // The next call reports it.
+            state.fail(&error.to_string());
+        }
+    }
+
+    /// Starts a call. `kept` is what [`Job::keep`] has registered for this plan.
     ///
     /// # Errors
     /// Errors of the client.
@@ -252,23 +337,30 @@ impl Job {
         call: &mut Numbered,
         kind: crate::bindings::ucc_coll_type_t,
         plan: &Plan,
+        kept: Option<Kept>,
     ) -> Result<Request, OffloadError> {
         if let Some(reason) = self.failed() {
             return Err(OffloadError::Failed(reason));
         }
         let mut state = self.lock();
-        let Some(Held(client)) = &mut state.client else {
+        let Some(Held {
+            client, kept: all, ..
+        }) = &mut state.client
+        else {
             return Err(OffloadError::Failed("the job has ended".to_owned()));
         };
+        let kept = kept.and_then(|kept| all.get(&kept));
+        let [from, into] = kept.map_or([None, None], |sides| sides.each_ref().map(Option::as_ref));
         let begun = match plan {
             Plan::Exchange(plan) if plan.way == Way::InPlace => {
                 let receive = blocks(&plan.receive);
                 // SAFETY: the caller upholds the contract.
-                unsafe { client.alltoallv_in_place(call, side(&plan.receive, &receive)) }
+                unsafe { client.alltoallv_in_place(call, side(&plan.receive, into, &receive)) }
             }
             Plan::Exchange(plan) => {
                 let (send, receive) = (blocks(&plan.send), blocks(&plan.receive));
-                let (send, receive) = (side(&plan.send, &send), side(&plan.receive, &receive));
+                let send = side(&plan.send, from, &send);
+                let receive = side(&plan.receive, into, &receive);
                 match plan.way {
                     // SAFETY: the same.
                     Way::Gather(root) => unsafe { client.gather(call, root, send, receive) },
@@ -279,12 +371,9 @@ impl Job {
                 }
             }
             // SAFETY: the same.
-            Plan::Reduce(plan) => unsafe { reduce(client, call, plan) },
+            Plan::Reduce(plan) => unsafe { reduce(client, call, plan, [from, into]) },
             Plan::Broadcast(plan) => {
-                let memory = Memory::Temporary {
-                    start: plan.start,
-                    length: plan.length,
-                };
+                let memory = memory(into, plan.start, plan.length);
                 // SAFETY: the same.
                 unsafe { client.broadcast(call, plan.root, memory) }
             }
@@ -314,7 +403,7 @@ impl Job {
         if let Some(reason) = &state.failed {
             return Err(OffloadError::Failed(reason.clone()));
         }
-        let Some(Held(client)) = &mut state.client else {
+        let Some(Held { client, .. }) = &mut state.client else {
             return Err(OffloadError::Failed("the job has ended".to_owned()));
         };
         match client.test(request) {
@@ -331,7 +420,7 @@ impl Job {
             return;
         };
         if state.failed.is_none()
-            && let Some(Held(client)) = &mut state.client
+            && let Some(Held { client, .. }) = &mut state.client
             && let Err(error) = client.rest(most)
         {
             // The next test of a call reports it.
@@ -350,9 +439,10 @@ impl Job {
             return;
         }
         let mut state = self.lock();
-        let Some(Held(client)) = state.client.take() else {
+        let Some(Held { kept, client, .. }) = state.client.take() else {
             return;
         };
+        drop(kept);
         let kinds: Vec<String> = state
             .served
             .iter()
@@ -416,10 +506,10 @@ unsafe fn reduce(
     client: &mut Client,
     call: &mut Numbered,
     plan: &Reduce,
+    [from, into]: [Option<&Registered>; 2],
 ) -> Result<Request, OffloadError> {
-    let memory = |start, length| Memory::Temporary { start, length };
-    let send = (!plan.send.is_null()).then(|| memory(plan.send, plan.length));
-    let receive = memory(plan.receive, plan.received);
+    let send = (!plan.send.is_null()).then(|| memory(from, plan.send, plan.length));
+    let receive = memory(into, plan.receive, plan.received);
     let reduction = plan.reduction;
     match &plan.goal {
         // SAFETY: the caller upholds the contract.
@@ -430,7 +520,7 @@ unsafe fn reduce(
             unsafe { client.reduce(call, *root, send, receive, reduction) }
         }
         Goal::Each(counts) => {
-            let send = memory(plan.send, plan.length);
+            let send = memory(from, plan.send, plan.length);
             // SAFETY: the same.
             unsafe { client.reduce_scatter(call, counts, send, receive, reduction) }
         }
@@ -442,15 +532,20 @@ fn blocks(of: &crate::plan::Side) -> (Vec<usize>, Vec<usize>) {
     of.blocks().unzip()
 }
 
-fn side<'a>(of: &crate::plan::Side, blocks: &'a (Vec<usize>, Vec<usize>)) -> Side<'a> {
+fn side<'a>(
+    of: &crate::plan::Side,
+    kept: Option<&'a Registered>,
+    blocks: &'a (Vec<usize>, Vec<usize>),
+) -> Side<'a> {
     Side {
-        memory: Memory::Temporary {
-            start: of.start,
-            length: of.length,
-        },
+        memory: memory(kept, of.start, of.length),
         counts: &blocks.0,
         displacements: &blocks.1,
     }
+}
+
+fn memory(kept: Option<&Registered>, start: *mut u8, length: usize) -> Memory<'_> {
+    kept.map_or(Memory::Temporary { start, length }, Memory::Registered)
 }
 
 /// Closes the jobs of a program that does not destroy its teams.

@@ -167,8 +167,12 @@ impl<'a> Collective<'a> {
         } else {
             0
         };
+        // Calls of a communicator match by number, and only the members of the set count this one. Counts for each set and tag
+        // would be as many as the program has tags.
         if has(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET) {
-            return Err(Refused("an active set"));
+            return Err(Refused(
+                "an active set, in which not all ranks of the team count the call",
+            ));
         }
         // A tag matches calls that the ranks start in any order, and the numbers of calls do not.
         if has(b::UCC_COLL_ARGS_FIELD_TAG) {
@@ -335,7 +339,13 @@ impl Reader<'_> {
         memory: b::ucc_memory_type_t,
     ) -> Result<usize, Refused> {
         if memory != b::UCC_MEMORY_TYPE_HOST {
-            return Err(Refused("memory of another kind than the host's"));
+            return Err(Refused(match memory {
+                b::UCC_MEMORY_TYPE_CUDA => "memory of a GPU (cuda)",
+                b::UCC_MEMORY_TYPE_CUDA_MANAGED => "memory of a GPU (cuda managed)",
+                b::UCC_MEMORY_TYPE_ROCM => "memory of a GPU (rocm)",
+                b::UCC_MEMORY_TYPE_ROCM_MANAGED => "memory of a GPU (rocm managed)",
+                _ => "memory of a type that the component does not know",
+            }));
         }
         // The low three bits are the class; predefined datatypes are class 0 (ucc.h).
         if datatype & 7 != u64::from(b::UCC_DATATYPE_PREDEFINED) {

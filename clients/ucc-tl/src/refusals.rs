@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use xgvmi_offload::ClientOptions;
 
 /// Maximum number of remembered reasons of each kind. Later ones are logged each time, and tried again.
-const REASONS_MAX: usize = 16;
+const REASONS_MAX: usize = 32;
 
 /// Services with their limits and secret, and the reason why connecting to them has failed.
 static FAILED: Mutex<Vec<(ClientOptions, String)>> = Mutex::new(Vec::new());
@@ -63,6 +63,7 @@ mod tests {
             connect_limit: "30s".to_owned(),
             limit: "60s".to_owned(),
             wait: "spin".to_owned(),
+            tune: String::new(),
         };
         Settings::new(&raw, "").expect("valid")
     }

@@ -55,6 +55,9 @@ pub(crate) struct Served {
 pub(crate) struct Settings {
     pub(crate) client: ClientOptions,
     pub(crate) served: Vec<Served>,
+    /// `UCC_TL_XGVMI_TUNE`: changes of their scores in UCC's own syntax, and the collectives that it may name.
+    pub(crate) tune: String,
+    pub(crate) kinds: u64,
     pub(crate) on_failure: OnFailure,
     pub(crate) wait: Wait,
     fallback: Fallback,
@@ -162,6 +165,8 @@ impl Settings {
             })
         };
         served.retain(|served| !is_taken(served.kind));
+        let free = NAMES.iter().filter(|(_, kind, _)| !is_taken(*kind));
+        let kinds = free.fold(0, |kinds, (_, kind, _)| kinds | u64::from(*kind));
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let limit =
             |name, text: &str, least| time(least..=DAY)(text).map_err(|why| option(name, why));
@@ -186,6 +191,8 @@ impl Settings {
         Ok(Self {
             client,
             served,
+            tune: raw.tune.clone(),
+            kinds,
             on_failure,
             wait,
             fallback,
@@ -217,7 +224,7 @@ impl Settings {
         for Served { kind, first, end } in &self.served {
             text += &format!("{}:{first}-{end},", name_of(*kind));
         }
-        text
+        text + " TUNE=" + &self.tune
     }
 
     /// Maximum time to connect.
@@ -346,6 +353,7 @@ mod tests {
             connect_limit: "30s".to_owned(),
             limit: "0s".to_owned(),
             wait: "spin".to_owned(),
+            tune: String::new(),
         }
     }
 
@@ -357,6 +365,12 @@ mod tests {
         assert_eq!(settings.client.scheme, Scheme::Stock);
         assert_eq!(settings.client.absent_limit, Duration::from_secs(2));
         assert!(settings.agreement().contains("COLLS=alltoall:0-"));
+        let tuned = Raw {
+            tune: "allreduce:0".to_owned(),
+            ..raw()
+        };
+        let tuned = Settings::new(&tuned, "").expect("valid");
+        assert_ne!(tuned.agreement(), settings.agreement());
         assert_eq!(Settings::default_collectives(), settings.served);
         assert!(Settings::wanted(&raw()));
         assert!(!Settings::wanted(&Raw {
@@ -556,6 +570,8 @@ mod tests {
                 .all(|served| served.kind != b::UCC_COLL_TYPE_ALLTOALLV)
         );
         assert_eq!(settings.served.len(), 12);
+        assert_eq!(settings.kinds & u64::from(b::UCC_COLL_TYPE_ALLTOALLV), 0);
+        assert_ne!(settings.kinds & u64::from(b::UCC_COLL_TYPE_BARRIER), 0);
         let settings = Settings::new(&raw(), "allreduce:@sliding_window:inf").expect("valid");
         assert!(
             settings

@@ -3,11 +3,12 @@
 use crate::bindings as b;
 use crate::bindings::{ucc_coll_args_t, ucc_coll_type_t, ucc_status_t};
 use crate::guard;
-use crate::job::Progress;
+use crate::job::{Kept, Progress};
 use crate::layout::Layout;
 use crate::log;
 use crate::object::{Object, allocate, free, own};
 use crate::plan::{Caller, Plan, Refused, is_persistent};
+use crate::refusals;
 use crate::settings::{OnFailure, name_of};
 use crate::team::{Joined, TeamState};
 use crate::ucc::{Ucc, read, write};
@@ -23,6 +24,8 @@ pub(crate) struct TaskState {
     kind: ucc_coll_type_t,
     plan: Plan,
     call: Numbered,
+    /// Registrations of a persistent collective.
+    kept: Option<Kept>,
     request: Option<Request>,
     patience: Patience,
     pace: Pace,
@@ -59,10 +62,15 @@ pub(crate) unsafe extern "C" fn init(
         let plan = match unsafe { Plan::new(args, caller) } {
             Ok(plan) => plan,
             Err(Refused(reason)) => {
-                log::debug!(
+                let text = format!(
                     "{} is left to other components: {reason}",
                     name_of(args.coll_type)
                 );
+                if state.rank == 0 && refusals::is_new(reason) {
+                    log::info!("{text}; later ones for this reason are not listed");
+                } else {
+                    log::debug!("{text}");
+                }
                 joined.job.leave();
                 return b::UCC_ERR_NOT_SUPPORTED;
             }
@@ -70,16 +78,22 @@ pub(crate) unsafe extern "C" fn init(
         if let Some(reason) = joined.job.failed() {
             return refuse_after_failure(state, joined, args.coll_type, &reason);
         }
-        let number = joined.job.number(joined.communicator, is_persistent(args));
+        let is_persistent = is_persistent(args);
+        let number = joined.job.number(joined.communicator, is_persistent);
         let call = match number {
             Ok(call) => call,
             Err(error) => return failed(state, args.coll_type, &error),
         };
+        let kept = is_persistent
+            // SAFETY: the buffers of a persistent collective exist until its finalization.
+            .then(|| unsafe { joined.job.keep(&plan) })
+            .flatten();
         let task = allocate(TaskState {
             team,
             kind: args.coll_type,
             plan,
             call,
+            kept,
             request: None,
             patience: Patience::new(state.context().limit(), Instant::now()),
             pace: Pace::new(state.context().wait(), Instant::now()),
@@ -101,6 +115,9 @@ pub(crate) unsafe extern "C" fn init(
             log::error!("UCC's tasks are not as expected, status {status}: nothing is offloaded");
             // SAFETY: allocated above, with no other reference.
             unsafe { free::<TaskState>(task) };
+            if let Some(kept) = kept {
+                joined.job.release(kept);
+            }
             return b::UCC_ERR_NOT_SUPPORTED;
         }
         // SAFETY: the check of two fields above has validated the offsets of the functions in a task.
@@ -144,7 +161,11 @@ unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
         state.pace = Pace::new(team.context().wait(), Instant::now());
         // SAFETY: the user's buffers belong to a collective from its post to its completion. A failing job drops its
         // registrations before the task's status reports the failure.
-        match unsafe { joined.job.begin(&mut state.call, state.kind, &state.plan) } {
+        let begun = unsafe {
+            let job = &joined.job;
+            job.begin(&mut state.call, state.kind, &state.plan, state.kept)
+        };
+        match begun {
             Ok(request) => state.request = Some(request),
             Err(error) => return failed(team, state.kind, &error),
         }
@@ -229,14 +250,17 @@ unsafe extern "C" fn finalize(task: *mut c_void) -> ucc_status_t {
     guard("the end of a collective", || {
         // SAFETY: as in post().
         let state: &mut TaskState = unsafe { own_mut(task) };
-        if state.request.take().is_some() {
-            // SAFETY: the task's team.
-            let team: &TeamState = unsafe { own(state.team) };
-            // The collective has timed out in UCC: the device must not access the buffers any more.
-            if let Some(joined) = team.joined() {
+        // SAFETY: the task's team.
+        let team: &TeamState = unsafe { own(state.team) };
+        if let Some(joined) = team.joined() {
+            if state.request.take().is_some() {
+                // The collective has timed out in UCC: the device must not access the buffers any more.
                 joined
                     .job
                     .abandon("a collective was given up before its end");
+            }
+            if let Some(kept) = state.kept.take() {
+                joined.job.release(kept);
             }
         }
         if let Some(ucc) = Ucc::get() {

@@ -3,7 +3,7 @@
 use crate::bindings::{ucc_coll_type_t, ucc_memory_type_t, ucc_status_t, ucc_thread_mode_t};
 use crate::layout::Layout;
 use crate::log;
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 use ucx_sys::ucs::{Field, LogDispatch};
@@ -28,6 +28,22 @@ type AddRange = unsafe extern "C" fn(
     *mut c_void,
 ) -> ucc_status_t;
 
+/// `ucc_coll_score_team_info_t`.
+#[repr(C)]
+struct TeamInfo {
+    default_score: c_uint,
+    size: u32,
+    supported_colls: u64,
+    supported_mem_types: *const ucc_memory_type_t,
+    num_mem_types: c_int,
+    init: InitFn,
+    /// Finds an algorithm by its number or name.
+    alg_fn: *const c_void,
+}
+
+type UpdateFromText =
+    unsafe extern "C" fn(*const c_char, *const TeamInfo, *mut c_void, *mut c_void) -> ucc_status_t;
+
 /// A class of UCC: its descriptor, constructor and destructor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Class {
@@ -48,6 +64,7 @@ pub(crate) struct Ucc {
     pub(crate) team: Class,
     score_alloc: unsafe extern "C" fn(*mut *mut c_void) -> ucc_status_t,
     score_add_range: AddRange,
+    score_update_from_str: UpdateFromText,
     task_construct: Cleanup,
     pub(crate) task_destruct: Cleanup,
     task_init: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> ucc_status_t,
@@ -153,6 +170,9 @@ impl Ucc {
                 score_add_range: std::mem::transmute::<NonNull<c_void>, AddRange>(at(
                     c"ucc_coll_score_add_range",
                 )?),
+                score_update_from_str: std::mem::transmute::<NonNull<c_void>, UpdateFromText>(at(
+                    c"ucc_coll_score_update_from_str",
+                )?),
                 task_construct: std::mem::transmute::<NonNull<c_void>, Cleanup>(at(
                     c"ucc_coll_task_construct",
                 )?),
@@ -221,6 +241,33 @@ impl Ucc {
             return Err(c"its datatypes are not as expected");
         }
         Ok(())
+    }
+
+    /// The value of UCC's own option TUNE in a component's configuration; empty if it has none.
+    ///
+    /// # Safety
+    /// UCC has filled in the configuration by a table that starts with that of its base options.
+    pub(crate) unsafe fn tune(&self, config: *const c_void) -> String {
+        let mut option = self.base_context_table;
+        loop {
+            // SAFETY: an entry of UCC's table, or its end.
+            let field = unsafe { &*option };
+            if field.name.is_null() {
+                return String::new();
+            }
+            if is_called(field, c"TUNE") {
+                // SAFETY: the caller upholds the contract: the option's value is a text at this offset.
+                let text: *const c_char = unsafe { read(config, field.offset) };
+                if text.is_null() {
+                    return String::new();
+                }
+                // SAFETY: a text that UCC has allocated.
+                return unsafe { CStr::from_ptr(text) }
+                    .to_string_lossy()
+                    .into_owned();
+            }
+            option = option.wrapping_add(1);
+        }
     }
 
     /// Checks that the context's progress queue is at the offset of the layout: its functions must equal those of a
@@ -316,6 +363,47 @@ impl Ucc {
         let host = crate::bindings::UCC_MEMORY_TYPE_HOST;
         // SAFETY: the caller upholds the contract.
         unsafe { (self.score_add_range)(scores, kind, host, first, last, score, init, team) }
+    }
+}
+
+/// A change of scores in UCC's own syntax.
+#[derive(Debug)]
+pub(crate) struct Tune<'a> {
+    pub(crate) text: &'a str,
+    /// The collectives that it may name, and the score of those that it gives none.
+    pub(crate) kinds: u64,
+    pub(crate) score: u32,
+    /// Number of ranks of the team.
+    pub(crate) size: u32,
+}
+
+impl Ucc {
+    /// Changes scores. UCC prints an error for a text that it cannot parse, and leaves them as they are.
+    ///
+    /// # Safety
+    /// As for [`Ucc::add_score`].
+    pub(crate) unsafe fn tune_scores(
+        &self,
+        scores: *mut c_void,
+        tune: &Tune<'_>,
+        init: InitFn,
+        team: *mut c_void,
+    ) -> ucc_status_t {
+        let host = [crate::bindings::UCC_MEMORY_TYPE_HOST];
+        let info = TeamInfo {
+            default_score: tune.score,
+            size: tune.size,
+            supported_colls: tune.kinds,
+            supported_mem_types: host.as_ptr(),
+            num_mem_types: 1,
+            init,
+            alg_fn: std::ptr::null(),
+        };
+        let Ok(text) = CString::new(tune.text) else {
+            return crate::bindings::UCC_ERR_INVALID_PARAM;
+        };
+        // SAFETY: the caller upholds the contract; the structure and the text are valid through the call.
+        unsafe { (self.score_update_from_str)(text.as_ptr(), &raw const info, team, scores) }
     }
 }
 

@@ -122,6 +122,16 @@ pub enum BlkError {
         /// The defect.
         fault: String,
     },
+    /// The disk of a target cannot read a half block: as if its bytes were wrong.
+    #[error("block {block} of {target}: its disk cannot read it: {error}")]
+    Unreadable {
+        /// The target.
+        target: String,
+        /// The block.
+        block: u64,
+        /// The error. It is in the text, so it is not named again as the source.
+        error: io::Error,
+    },
     /// A target has no half block of this generation.
     #[error("block {block} of {target} has no generation {generation:#x}")]
     Absent {
@@ -292,9 +302,12 @@ impl BlkError {
         has_failed && !self.is_full()
     }
 
-    /// True if the target answered and the half block is wrong or absent, so that writing it again helps.
+    /// True if the target answered and the half block is wrong, unreadable or absent, so that writing it again helps.
     #[must_use]
     pub fn is_repairable(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::Absent { .. })
+        matches!(
+            self,
+            Self::Corrupt { .. } | Self::Unreadable { .. } | Self::Absent { .. }
+        )
     }
 }

@@ -3,11 +3,12 @@
 mod common;
 
 use common::{
-    EIO, FLUSH, LIMIT, Nbd, Running, SECTOR, create, good, names, run, sector, turn, wait_until,
-    wait_within,
+    EIO, FLUSH, LIMIT, Nbd, Running, SECTOR, WRITE, create, good, names, run, sector, turn,
+    wait_until, wait_within,
 };
 use std::ffi::CString;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -382,6 +383,9 @@ fn a_scrub_beside_clients_repairs_a_damaged_block() {
     assert_eq!(world.volume()["scrubbing"], 1);
     world.refused(&["scrub"], "a scrub runs");
     client.write(0, &noise).unwrap();
+    // It has read what it reads at once, and waits for more seconds than any test has.
+    let scrubbed = world.volume()["scrubbed_blocks"].as_u64().unwrap();
+    assert!(scrubbed <= 1, "{scrubbed} of 32 blocks");
     world.ctl(&["scrub", "--stop"]);
     wait_until("the scrub ends", || world.volume()["scrubs"] == 1);
     assert_eq!(world.volume()["scrubbing"], 0);
@@ -448,6 +452,38 @@ fn flushes_that_wait_have_one_sync() {
     let socket = world.dir.path().join("again");
     let _export = Running::export(&world.used, &socket, &[]);
     assert_eq!(Nbd::connect(&socket).read(0, BLOCK), Ok(vec![1; BLOCK]));
+}
+
+/// No status and no command waits for the requests that wait for targets.
+#[test]
+fn the_status_is_told_while_all_targets_are_busy() {
+    let _turn = turn();
+    let world = World::new(64);
+    world.wait_complete();
+    let mut client = world.client();
+    world
+        .targets
+        .iter()
+        .for_each(|target| target.signal(libc::SIGSTOP));
+    client.post((WRITE, 0), 0, BLOCK, &[1; BLOCK]);
+    wait_until("the write is under way", || {
+        let text = good(&["status", "--json", "--socket", world.status()]);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["buffered_bytes"].as_u64().unwrap() >= BLOCK as u64
+    });
+    good(&["status", "--prom", "--socket", world.status()]);
+    world.ctl(&["show"]);
+    world.refused(&["scrub", "--stop"], "no scrub runs");
+    let waits = Duration::from_millis(1);
+    client.stream.set_read_timeout(Some(waits)).unwrap();
+    let early = client.stream.read(&mut [0]);
+    assert!(early.is_err(), "the write has an answer: {early:?}");
+    client.stream.set_read_timeout(Some(LIMIT)).unwrap();
+    world
+        .targets
+        .iter()
+        .for_each(|target| target.signal(libc::SIGCONT));
+    assert_eq!(client.reply(), Ok(()));
 }
 
 /// The volume grows while a client is connected. The next one sees the new size, also after SIGKILL.

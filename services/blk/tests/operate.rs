@@ -67,10 +67,21 @@ fn an_export_reads_the_secret_of_its_targets_again_on_sighup() {
     let export = Running::export(&addresses, Path::new(&socket), &options_of_export);
     let mut nbd = Nbd::connect(Path::new(&socket));
     nbd.write(0, &[1; 4096]).unwrap();
-    // A file that is no secret changes nothing.
+    // A file that is no secret changes nothing. The command of the control socket does as the signal does, and says it.
+    let rotate = ["ctl", "--socket", &status, "rotate-secret"];
     for text in ["short", "another secret of this test"] {
         secret(Path::new(&key), text);
         export.signal(libc::SIGHUP);
+        match text {
+            "short" => {
+                let error = bad(&rotate);
+                assert!(
+                    error.contains("stays as it was") && error.contains(&key),
+                    "{error}"
+                );
+            }
+            _ => assert!(good(&rotate).contains("the secret was read again")),
+        }
         targets
             .iter()
             .for_each(|target| target.signal(libc::SIGHUP));
@@ -229,10 +240,17 @@ fn a_target_needs_a_secret_beyond_loopback_and_reads_it_again_on_sighup() {
     // An unusable file changes nothing.
     fs::write(&key, "short").unwrap();
     target.signal(libc::SIGHUP);
+    let rotate = ["ctl", "--socket", status.to_str().unwrap(), "rotate-secret"];
+    let error = bad(&rotate);
+    assert!(error.contains("the secret stays as it was"), "{error}");
+    assert!(show("the first secret of this test").status.success());
     secret(&key, "another secret of this test");
+    assert!(good(&rotate).contains("the secret was read again"));
+    assert!(show("another secret of this test").status.success());
+    secret(&key, "the third secret of this test");
     target.signal(libc::SIGHUP);
     wait_until("the new secret counts", || {
-        show("another secret of this test").status.success()
+        show("the third secret of this test").status.success()
     });
     assert!(!show("the first secret of this test").status.success());
     let text = good(&["status", "--json", "--socket", status.to_str().unwrap()]);

@@ -145,6 +145,38 @@ fn targets_of_different_block_sizes() {
     );
 }
 
+/// Also if the identifier is the same.
+#[test]
+fn targets_of_different_layouts() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let ours = volume(dir.path(), "a", SIZE, BLOCK);
+    let store = Store::open_file(&ours[0], None).unwrap();
+    let identity = store.identity();
+    let copies = "mirror-2".parse::<xgvmi_blk::Layout>().unwrap();
+    let new = xgvmi_blk::store::NewTarget {
+        geometry: identity.geometry,
+        role: copies.roles().nth(1).unwrap(),
+        volume: identity.volume,
+        complete: true,
+    };
+    drop(store);
+    let other = dir.path().join("other");
+    drop(Store::create_file(&other, new, None).unwrap());
+    let words = [&ours[0], &ours[1], &other].map(|path| path.to_str().unwrap());
+    let socket = dir.path().join("sock");
+    let more = ["--socket", socket.to_str().unwrap()];
+    let error = bad(&[&["export"], &words[..], &more].concat());
+    assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    assert!(error.contains(words[2]), "no name: {error}");
+    assert!(
+        error.contains("2+1") && error.contains("mirror-2"),
+        "{error}"
+    );
+    let paths = [ours[0].as_path(), &other];
+    refused(&paths, &other, "do not belong to one volume");
+}
+
 #[test]
 fn targets_of_different_volumes() {
     let _turn = turn();

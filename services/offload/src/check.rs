@@ -2,12 +2,17 @@
 //!
 //! All ranks derive the same counts from the seed. Each rank therefore knows the counts of all other ranks.
 
+mod messages;
+mod mix;
+
 use super::{
     Client, ClientArgs, ClientStats, CommunicatorId, Memory, Registered, Request, Scheme, Side,
     TcpExchange,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use messages::Pairs;
+use mix::mix;
 use std::time::{Duration, Instant};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::pattern::Pattern;
@@ -51,6 +56,12 @@ pub struct CheckArgs {
     /// Uses the world alone, and not two communicators at the same time.
     #[arg(long)]
     pub world_only: bool,
+    /// Sends messages between all ranks in each round, beside the alltoallvs.
+    #[arg(long)]
+    pub messages: bool,
+    /// In this round, the last rank receives a byte less than the others send it in messages.
+    #[arg(long, value_name = "ROUND", requires = "messages")]
+    pub short_receive_in: Option<u32>,
     /// In this round, rank 0 sends the last rank a byte more than it expects.
     #[arg(long, value_name = "ROUND")]
     pub wrong_count_in: Option<u32>,
@@ -123,6 +134,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
     } else {
         None
     };
+    let pairs = pairs(args);
     let (mut verified, mut time, mut before) = (0, Duration::ZERO, ClientStats::default());
     for round in 0..args.rounds {
         if round == args.warm_up {
@@ -139,6 +151,11 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
         for (group, call) in groups.iter().zip(&mut calls) {
             fill(args, group, round, call);
         }
+        let mut messages = if args.messages {
+            messages::prepare(&pairs, round)?
+        } else {
+            Vec::new()
+        };
         if args.stall_in == Some(round) {
             print(&format!("rank {}: round {round}", args.rank));
             if args.rank == 0 {
@@ -147,7 +164,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
             }
         }
         let start = Instant::now();
-        let mut requests = Vec::new();
+        let mut requests = messages::begin(&mut client, &mut messages)?;
         for (group, call) in groups.iter().zip(&mut calls) {
             requests.push(begin(&mut client, group, call)?);
         }
@@ -160,6 +177,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
         for (group, call) in groups.iter().zip(&calls) {
             verified += verify(args, group, round, call)?;
         }
+        verified += messages::verify(&pairs, round, &messages)?;
         if args.keep_buffers {
             kept = calls.pop();
         }
@@ -191,6 +209,16 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
     }
     client.close()?;
     Ok(())
+}
+
+fn pairs(args: &CheckArgs) -> Pairs {
+    Pairs {
+        rank: args.rank,
+        size: args.size,
+        seed: args.seed,
+        block: args.block,
+        short_receive_in: args.short_receive_in,
+    }
 }
 
 /// The world, and this rank's half of it in reverse order. Neighbours belong to different halves.
@@ -418,14 +446,4 @@ impl Layout {
             displacements: &self.displacements,
         }
     }
-}
-
-/// The step and the finalizer of splitmix64, applied to several words.
-fn mix(words: &[u64]) -> u64 {
-    words.iter().fold(0x5851_f42d_4c95_7f2d, |state, word| {
-        let mut bits = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    })
 }

@@ -31,6 +31,7 @@
 mod block;
 mod key;
 mod list;
+mod message;
 mod offer;
 mod parts;
 mod reduce;
@@ -41,6 +42,7 @@ mod tree;
 pub(super) use block::{Block, Narrow, Record, Wide};
 pub(super) use key::PackedKey;
 pub(super) use list::{BlockList, Members};
+pub(super) use message::Message;
 pub(super) use offer::{
     DpuFin, DpuRts, GROUP, KEYED, OFFER_REST, PART_BYTES, RtsPart, WHOLE, offer_head, offer_start,
     source_code,

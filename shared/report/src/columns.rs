@@ -205,7 +205,7 @@ pub const STORAGE_ENGINE: &[Column] = &[
 /// Of volumes on memory, files, TCP and RDMA targets beside a mirrored pair of disks.
 pub const STORAGE_DISKS: &[Column] = &[
     Column::text("peer", "targets", 30),
-    Column::text("pattern", "pattern", 17),
+    Column::text("pattern", "pattern", 25),
     Column::new("block", "B", "request", Form::Size),
     whole("mib_per_s", "", "MiB/s"),
     Column::new("cpu_s_per_gib", "s/GiB", "server CPU", Form::Fixed(2)),
@@ -292,6 +292,22 @@ pub const UCC: &[Column] = &[
 
 /// Columns of collectives that compare them with stock UCC on the hosts.
 pub const UCC_RATIOS: &[Column] = &[ratio("of_ucc", "time"), ratio("cpu_of_ucc", "host CPU")];
+
+/// Of programs of others with their collectives executed in four ways.
+pub const PROGRAMS: &[Column] = &[
+    Column::text("program", "program", 22),
+    Column::count("size", "size"),
+    Column::text("unit", "unit", 8),
+    Column::new("mpi", "", "MPI", Form::Fixed(3)),
+    Column::new("ucc", "", "UCC", Form::Fixed(3)),
+    Column::new("tuned", "", "UCC tuned", Form::Fixed(3)),
+    Column::new("offload", "", "offload", Form::Fixed(3)),
+    ratio("of_ucc", "time of UCC's"),
+    ratio("of_tuned", "of tuned"),
+    ratio("cpu_of_ucc", "host CPU of UCC's"),
+    Column::new("overlap_percent.ucc", "%", "overlap of UCC", Form::Fixed(1)).optional(),
+    Column::new("overlap_percent.offload", "%", "overlap", Form::Fixed(1)).optional(),
+];
 
 /// Of all-to-alls whose blocks are moved by kernels of the DPA, by service processes, or by MPI.
 pub const DPA: &[Column] = &[

@@ -23,7 +23,7 @@ mod mpi;
 mod mutants;
 mod nixl;
 mod osu;
-mod programs;
+pub mod programs;
 mod pyverbs;
 mod qemu;
 mod rdmacm;
@@ -80,23 +80,25 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             the same programs under MPICH
   mpi-programs
             hpcc, the tests of MUMPS and of mpi4py, Fourier transforms by FFTW under Open MPI and the Intel MPI Benchmarks
-            under MPICH, each with checks, and with collectives on the DPUs; XGVMI_IMB=DIR names other built benchmarks
+            under MPICH, each with checks, and with collectives on the DPUs; XGVMI_IMB=DIR names other built benchmarks,
+            XGVMI_OSU=DIR built ones of OSU (7.2) for Open MPI
   slurm     Debian's Slurm with two nodes here: MPICH by PMI-2, collectives on the DPUs with service processes of a prolog
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
-            on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
-            volume for an hour (XGVMI_SOAK_S: fewer seconds), while targets and the service are killed, and only if it is
-            named. The parts 'kernel' have it as a device of ublk or nbd; XGVMI_XFSTESTS=DIR and XGVMI_BLKTESTS=DIR name
+            on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' writes to
+            such a volume for an hour (XGVMI_SOAK_S: fewer seconds), while export, service and targets are killed and lose
+            their power, and only if it is named. The parts 'kernel' have it as a device of ublk or nbd; XGVMI_XFSTESTS=DIR and XGVMI_BLKTESTS=DIR name
             built ones
   storage-tls
             libnbd, nbdcopy, qemu-img, qemu-io and Python's ssl with certificates on an export with TLS, and clients that it
             must refuse
   storage-vhost
             a Linux guest of Debian's QEMU, without KVM, on the vhost-user-blk device of an export, which is killed meanwhile;
-            an export in the guest whose targets are on dm-flakey and dm-log-writes disks that lose their power.
-            XGVMI_XFSTESTS=DIR names built fsx and fsstress, which then exercise an ext4 on the device
+            an export in the guest whose targets are on dm-flakey and dm-log-writes disks that lose their power; a guest that
+            boots from the volume; fsx on ext4 on the device, and on a device of the guest's kernel's NBD client.
+            XGVMI_XFSTESTS=DIR names a built fsstress, which then exercises such an ext4
   storage-loops
             1,000 times each: an export that is killed while it completes a target, targets that leave with writes under way,
-            targets that are replaced; one target skips, delays and repeats calls. An export of 16 TiB. The part 'rounds N'
+            targets that are replaced; one target skips, delays and repeats calls. An export of 16 TiB, and one of 2^22 blocks. The part 'rounds N'
             has other numbers of rounds
   storage-search
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a

@@ -1,11 +1,12 @@
 //! Programs of others with results that they check themselves, on stock MPI and UCC, while the service processes execute
-//! their collectives: the HPC Challenge, the tests of MUMPS, the Intel MPI Benchmarks, Fourier transforms by FFTW, and the tests
-//! of mpi4py.
+//! their collectives: the HPC Challenge, the tests of MUMPS, the Intel MPI Benchmarks, OSU's benchmarks, Fourier transforms by
+//! FFTW, and the tests of mpi4py. [`measure`] times them with any execution of their collectives.
 
-use super::ucc::job::{Backend, Launcher, RANKS, Site};
+use super::device::Testbed;
+use super::ucc::job::{Backend, Launcher, RANKS, Site, variable};
 use super::ucc::programs::compile_mpi_with;
 use super::{Case, Outcome, World};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use dev_setup::{self as setup, tree};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -30,10 +31,13 @@ const MUMPS: &[(&str, &str)] = &[
 ];
 
 /// Ways of `tests/programs/mpi_fft.c`, the lines of each, and the fewest calls of ranks that the services complete: of pencils,
-/// 96 calls of each rank transpose among several ranks.
-const FOURIER: &[(&str, usize, u64)] = &[("fftw", 4, 1), ("pencils", 8, 4 * 96)];
-/// Transforms of each grid.
+/// 288 calls of each rank transpose among several ranks.
+const FOURIER: &[(&str, usize, u64)] = &[("fftw", 5, 1), ("pencils", 15, 4 * 288)];
+/// Timed transforms of each grid.
 const FOURIER_ROUNDS: &str = "2";
+/// Timed transforms of the grids that are measured, and these grids' places in the program: halves of a transposition have
+/// blocks of about 47 KiB and 240 KiB.
+const FOURIER_MEASURED: (&str, [&str; 2]) = ("5", ["0", "4"]);
 
 /// Modules of mpi4py's tests: blocking, non-blocking and persistent collectives of buffers, of vectors, of Python's objects, on
 /// graphs of neighbours and between groups.
@@ -74,6 +78,87 @@ const INTEL: &[(&str, &str)] = &[
 const INTEL_OPTIONS: &str = "-npmin 4 -iter 4 -iter_policy off -time 2";
 /// Lengths of which the services get no export, and one.
 const LENGTHS: [&str; 3] = ["8", "4096", "65536"];
+/// Measured benchmarks: blocking ones, because MPICH passes no others to UCC.
+const INTEL_MEASURED: (&str, &str) = ("IMB-MPI1", "Allreduce Alltoallv");
+
+/// OSU's benchmarks of a built directory, with the extra columns of the table.
+const OSU: &[&str] = &[
+    "osu_alltoallv",
+    "osu_ialltoallv",
+    "osu_allreduce",
+    "osu_iallreduce",
+    "osu_bcast",
+];
+/// Options of OSU's benchmarks, and the number of their lengths.
+const OSU_OPTIONS: (&str, usize) = ("-c -m 1024:131072 -i 5 -x 1", 8);
+
+/// Rows and columns of the HPC Challenge's matrices.
+const HPCC_SIZE: u32 = 480;
+
+/// Settings of stock UCC for the tuned row of the table: all blocks of an alltoallv are under way at once, and reductions go
+/// around a ring, in place of UCC's defaults.
+const TUNED: [(&str, &str); 2] = [
+    ("UCC_TL_UCP_ALLTOALLV_PAIRWISE_NUM_POSTS", "0"),
+    ("UCC_TL_UCP_TUNE", "allreduce:@ring:inf"),
+];
+
+/// How the collectives of a program are executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Executor {
+    /// MPI's own algorithms.
+    Mpi,
+    /// Stock UCC on the hosts.
+    Ucc,
+    /// The same, with settings for these programs.
+    UccTuned,
+    /// The service processes.
+    Offload,
+}
+
+/// A result of a program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// The program and its part.
+    pub program: String,
+    /// Bytes of a message, or elements.
+    pub size: u64,
+    /// Unit of the value: of time, or of a rate.
+    pub unit: &'static str,
+    /// The value.
+    pub value: f64,
+    /// Processor time of the part on the hosts, or else of the whole job.
+    pub host_cpu_s: f64,
+    /// Part of the communication that computation hides, where the program overlaps them.
+    pub overlap_percent: Option<f64>,
+}
+
+/// Programs that [`measure`] runs.
+pub const MEASURED: [&str; 4] = ["fft", "hpcc", "mumps", "imb"];
+
+/// Runs one of [`MEASURED`], checks its results, and returns its figures.
+///
+/// # Errors
+/// The program is not available, it fails, or one of its results is wrong.
+pub fn measure(site: &Site<'_>, executor: Executor, program: &str) -> Result<Vec<Figure>> {
+    let run = Run { site, executor };
+    match program {
+        "fft" => {
+            let (rounds, grids) = FOURIER_MEASURED;
+            let mut figures = run.fourier(&["fftw", rounds, grids[1]])?.1;
+            for grid in grids {
+                figures.extend(run.fourier(&["pencils", rounds, grid])?.1);
+            }
+            Ok(figures)
+        }
+        "hpcc" => run.hpcc(),
+        "mumps" => run.mumps(MUMPS[1].0, MUMPS[1].1),
+        "imb" => {
+            let (program, benchmarks) = INTEL_MEASURED;
+            run.intel(&setup::intel_benchmarks()?.join(program), benchmarks)
+        }
+        other => bail!("no program '{other}'; there are {}", MEASURED.join(", ")),
+    }
+}
 
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let site = tree::ucc().and_then(|tree| {
@@ -84,28 +169,50 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         Ok(site) => site,
         Err(error) => return Ok(vec![skipped(NO_PACKAGES, &error)]),
     };
+    let run = Run {
+        site: &site,
+        executor: Executor::Offload,
+    };
     let mut cases = Vec::new();
     if world.wants(NO_PACKAGES) {
         cases.push(Case::of(NO_PACKAGES, Ok(())));
     }
     if world.wants("hpcc") {
-        cases.push(Case::of("hpcc", hpcc(&site)));
+        cases.push(Case::of("hpcc", run.hpcc().map(drop)));
     }
     for (program, input) in MUMPS.iter().filter(|(name, _)| world.wants(name)) {
-        cases.push(Case::of(*program, mumps(&site, program, input)));
+        cases.push(Case::of(*program, run.mumps(program, input).map(drop)));
     }
-    for how in FOURIER.iter().filter(|(name, ..)| world.wants(name)) {
-        cases.push(Case::of(how.0, fourier(&site, *how)));
+    for (how, lines, least) in FOURIER.iter().filter(|(name, ..)| world.wants(name)) {
+        let test = || {
+            let (completed, figures) = run.fourier(&[how, FOURIER_ROUNDS])?;
+            ensure!(
+                figures.len() == *lines && completed >= *least,
+                "{} rows of {lines}, {completed} calls of {least}",
+                figures.len()
+            );
+            Ok(())
+        };
+        cases.push(Case::of(*how, test()));
     }
     for module in PYTHON.iter().filter(|name| world.wants(name)) {
         cases.push(match setup::mpi4py() {
-            Ok(tests) => Case::of(*module, python(&site, &tests, module)),
+            Ok(tests) => Case::of(*module, run.python(&tests, module)),
             Err(error) => skipped(module, &error),
         });
     }
     for (program, benchmarks) in INTEL.iter().filter(|(name, _)| world.wants(name)) {
         cases.push(match setup::intel_benchmarks() {
-            Ok(dir) => Case::of(*program, intel(&site, &dir.join(program), benchmarks)),
+            Ok(dir) => Case::of(
+                *program,
+                run.intel(&dir.join(program), benchmarks).map(drop),
+            ),
+            Err(error) => skipped(program, &error),
+        });
+    }
+    for program in OSU.iter().filter(|name| world.wants(name)) {
+        cases.push(match setup::osu_benchmarks() {
+            Ok(dir) => Case::of(*program, run.osu(&dir, program)),
             Err(error) => skipped(program, &error),
         });
     }
@@ -119,200 +226,409 @@ fn skipped(name: &str, error: &anyhow::Error) -> Case {
     }
 }
 
-/// Runs a line of the shell as each rank. The services execute collectives. Returns the output, and the number of calls of
-/// ranks that the services have completed.
-fn job(
-    site: &Site<'_>,
-    launcher: Launcher,
-    libraries: &[String],
-    line: &str,
-) -> Result<(String, u64)> {
-    let services = site.services(SCHEME, &[])?;
-    let mut set = String::new();
-    if !libraries.is_empty() {
-        set = format!(
-            "export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{}; ",
-            libraries.join(":")
+/// Output of a job.
+struct Done {
+    said: String,
+    /// Calls of ranks that the services have completed; 0 if there are none.
+    completed: u64,
+    /// Processor time of all ranks, their ends included.
+    host_cpu_s: f64,
+}
+
+/// Runs programs with one execution of their collectives.
+struct Run<'a> {
+    site: &'a Site<'a>,
+    executor: Executor,
+}
+
+impl Run<'_> {
+    /// Runs a line of the shell as each rank: `before`, and the timed program. If services execute the collectives, they must
+    /// have completed some.
+    fn job(
+        &self,
+        launcher: Launcher,
+        libraries: &[String],
+        (before, program): (&str, &str),
+    ) -> Result<Done> {
+        const MARK: &str = "host processor time";
+        let services = match self.executor {
+            Executor::Offload => Some(self.site.services(SCHEME, &[])?),
+            _ => None,
+        };
+        let own = match &services {
+            Some(_) => None,
+            None => Some(Testbed::new(self.site.world)?),
+        };
+        let where_and_how = match (&services, &own, self.executor) {
+            (Some(services), ..) => (&services.testbed, Backend::Offload(services)),
+            (_, Some(testbed), Executor::Mpi) => (testbed, Backend::Mpi),
+            (_, Some(testbed), _) => (testbed, Backend::Ucc),
+            (None, None, _) => bail!("no device"),
+        };
+        let mut set = String::new();
+        if !libraries.is_empty() {
+            set = format!(
+                "export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{}; ",
+                libraries.join(":")
+            );
+        }
+        let line = format!("{set}{before}TIMEFORMAT='{MARK} %U %S'; time {program}");
+        let mut command = self.site.job(
+            where_and_how,
+            launcher,
+            &["/usr/bin/bash", "-c", &line],
+            |_| match self.executor {
+                Executor::UccTuned => TUNED.into_iter().map(variable).collect(),
+                _ => Vec::new(),
+            },
         );
-    }
-    let line = format!("{set}{line}");
-    let mut command = site.job(
-        (&services.testbed, Backend::Offload(&services)),
-        launcher,
-        &["/usr/bin/bash", "-c", &line],
-        |_| Vec::new(),
-    );
-    let done = process::run(&mut command, LIMIT)?;
-    ensure!(
-        done.ok(),
-        "{}\n{}\n{}",
-        process::shown(&command),
-        done.verdict(),
-        done.output
-    );
-    let completed = services.completed()?;
-    ensure!(
-        completed > 0,
-        "the services completed no call:\n{}",
-        done.output
-    );
-    Ok((done.output, completed))
-}
-
-/// Linear equations, transposition, random access, Fourier transform: each compares its results.
-fn hpcc(site: &Site<'_>) -> Result<()> {
-    const INPUT: &str = "hpccinf.txt";
-    const OUTPUT: &str = "hpccoutf.txt";
-    /// Parallel parts, with the line that each prints about its results.
-    const RIGHT: &[&str] = &[
-        "Success=1",
-        "Finished      1 tests with the following results:",
-        "0 tests completed and failed residual checks",
-        "0 tests skipped because of illegal input values",
-    ];
-    let tools = setup::applications()?;
-    let dir = site.world.dir.join("hpcc");
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    fs::write(dir.join(INPUT), HPCC_INPUT).context(INPUT)?;
-    let program = tools.bin.join("hpcc");
-    let line = format!("cd {} && exec {}", dir.display(), program.display());
-    job(site, Launcher::OpenMpi, &libraries(&tools), &line)?;
-    let said = fs::read_to_string(dir.join(OUTPUT)).context(OUTPUT)?;
-    for right in RIGHT {
-        ensure!(said.contains(right), "no '{right}':\n{said}");
-    }
-    // Both algorithms, on all processes together and on one.
-    let found = said.matches("Found 0 errors in ").count();
-    let of_access = said.matches("errors in ").count();
-    ensure!(
-        found == of_access && found == 4,
-        "{found} of {of_access} checks of random access are right:\n{said}"
-    );
-    let wrong = ["FAILED", "failed)", "Failed"];
-    let wrong = wrong.iter().find(|word| said.contains(**word));
-    ensure!(wrong.is_none(), "{wrong:?}:\n{said}");
-    Ok(())
-}
-
-/// A sparse system of equations, whose solution is 1, 2, 3, 4, 5.
-fn mumps(site: &Site<'_>, program: &str, input: &str) -> Result<()> {
-    const SOLUTION: [f64; 5] = [1.0, 2.0, 3.0, 4.0, 5.0];
-    let tools = setup::applications()?;
-    let dir = tools.root.join("usr/lib/mumps");
-    let dir = dir.display();
-    let line = format!("exec {dir}/{program} < {dir}/{input}");
-    let (said, _) = job(site, Launcher::OpenMpi, &libraries(&tools), &line)?;
-    let (_, solution) = said
-        .rsplit_once("Solution is")
-        .with_context(|| format!("no solution:\n{said}"))?;
-    let solution = solution.split("Entering").next().unwrap_or_default();
-    // A complex number is `(real,imaginary)`.
-    let is_complex = solution.contains('(');
-    let apart = |c: char| c.is_whitespace() || "(),".contains(c);
-    let numbers = solution.split(apart).filter_map(|word| word.parse().ok());
-    let numbers: Vec<f64> = numbers.collect();
-    let expect: Vec<f64> = match is_complex {
-        true => SOLUTION.iter().flat_map(|real| [*real, 0.0]).collect(),
-        false => SOLUTION.to_vec(),
-    };
-    let is_near = |(found, expect): (&f64, &f64)| (found - expect).abs() < 1e-4;
-    ensure!(
-        numbers.len() >= expect.len() && numbers.iter().zip(&expect).all(is_near),
-        "{numbers:?} is not {expect:?}:\n{said}"
-    );
-    Ok(())
-}
-
-/// Waves have their spectrum, and come back from it.
-fn fourier(site: &Site<'_>, (how, lines, least): (&str, usize, u64)) -> Result<()> {
-    let tools = setup::applications()?;
-    let mut options: Vec<OsString> = vec!["-isystem".into(), tools.root.join("usr/include").into()];
-    for library in ["libfftw3_mpi.so.3", "libfftw3.so.3"] {
-        options.push(tools.library(library)?.into());
-    }
-    options.push("-lm".into());
-    let program = compile_mpi_with(site, "mpi_fft", &options)?;
-    let line = format!("exec {program} {how} {FOURIER_ROUNDS}");
-    let (said, completed) = job(site, Launcher::OpenMpi, &libraries(&tools), &line)?;
-    let rows = said.lines().filter(|line| line.starts_with("{\"how\""));
-    let rows: Vec<Value> = rows.map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let are_verified = rows.iter().all(|row| {
-        row["verified_bytes"]
-            .as_u64()
-            .is_some_and(|bytes| bytes > 0)
-    });
-    ensure!(
-        rows.len() == lines && are_verified && completed >= least,
-        "{} rows of {lines}, {completed} calls of {least}:\n{said}",
-        rows.len()
-    );
-    Ok(())
-}
-
-/// Each rank passes all tests of a module.
-fn python(site: &Site<'_>, tests: &setup::Mpi4py, module: &str) -> Result<()> {
-    let dirs = tests.libraries.iter().map(|dir| dir.display().to_string());
-    let usr = tests.root.join("usr");
-    let line = format!(
-        "export PYTHONHOME={usr} PYTHONPATH={packages} PYTHONDONTWRITEBYTECODE=1 MPI4PY_MPIABI=openmpi \
-         MPI4PY_LIBMPI=libmpi.so.40; exec {usr}/bin/{name} {tests}/main.py --no-builddir -i '{module}\\.py'",
-        usr = usr.display(),
-        packages = tests.packages.display(),
-        name = setup::Mpi4py::PYTHON,
-        tests = tests.tests.display(),
-    );
-    let (said, _) = job(site, Launcher::OpenMpi, &dirs.collect::<Vec<_>>(), &line)?;
-    let of = |start: &str| said.lines().filter(|line| line.starts_with(start)).count() as u64;
-    ensure!(
-        of("OK") == RANKS && of("Ran ") == RANKS && of("Ran 0 tests") == 0,
-        "not all ranks pass:\n{said}"
-    );
-    Ok(())
-}
-
-/// Each benchmark prints its whole table.
-fn intel(site: &Site<'_>, program: &Path, benchmarks: &str) -> Result<()> {
-    // The namespaces have this directory, and perhaps not that of the user's programs.
-    let name = program.file_name().context("a program")?;
-    let copy = site.world.dir.join(name);
-    fs::copy(program, &copy).with_context(|| program.display().to_string())?;
-    let lengths = site.world.dir.join("imb-lengths");
-    fs::write(&lengths, LENGTHS.join("\n")).with_context(|| lengths.display().to_string())?;
-    let line = format!(
-        "exec {} {INTEL_OPTIONS} -msglen {} {benchmarks}",
-        copy.display(),
-        lengths.display()
-    );
-    let (said, _) = job(site, Launcher::Mpich, &[], &line)?;
-    let mut tables = said.split("# Benchmarking ").skip(1);
-    for benchmark in benchmarks.split_whitespace() {
-        let table = tables.find(|table| table.split_whitespace().next() == Some(benchmark));
-        let table = table.with_context(|| format!("no table of {benchmark}:\n{said}"))?;
-        let is_row = |line: &&str| {
-            let mut words = line.split_whitespace();
-            let numbers = words.by_ref().map_while(|word| word.parse::<f64>().ok());
-            numbers.count() > 1
-        };
-        let rows = table.lines().filter(is_row).count();
-        let expect = match benchmark {
-            "Barrier" => 1,
-            _ => LENGTHS.len(),
-        };
-        ensure!(rows >= expect, "{benchmark} has {rows} rows:\n{table}");
+        let done = process::run(&mut command, LIMIT)?;
         ensure!(
-            table.contains("#processes = 4") || table.contains("#processes = 2"),
-            "{benchmark} did not run on all processes:\n{table}"
+            done.ok(),
+            "{}\n{}\n{}",
+            process::shown(&command),
+            done.verdict(),
+            done.output
+        );
+        let completed = services.map_or(Ok(0), |services| services.completed())?;
+        ensure!(
+            completed > 0 || self.executor != Executor::Offload,
+            "the services completed no call:\n{}",
+            done.output
+        );
+        let times = done.output.lines().filter_map(|line| line.split_once(MARK));
+        let times: Vec<f64> = times
+            .map(|(_, rest)| {
+                rest.split_whitespace()
+                    .map_while(|word| word.parse::<f64>().ok())
+                    .sum()
+            })
+            .collect();
+        ensure!(
+            times.len() as u64 == RANKS,
+            "{} ranks of {RANKS} print their processor time:\n{}",
+            times.len(),
+            done.output
+        );
+        Ok(Done {
+            completed,
+            host_cpu_s: times.iter().sum(),
+            said: done.output,
+        })
+    }
+
+    /// Linear equations, transposition, random access, Fourier transform: each compares its results.
+    fn hpcc(&self) -> Result<Vec<Figure>> {
+        const INPUT: &str = "hpccinf.txt";
+        const OUTPUT: &str = "hpccoutf.txt";
+        /// Parallel parts, with the line that each prints about its results.
+        const RIGHT: &[&str] = &[
+            "Success=1",
+            "Finished      1 tests with the following results:",
+            "0 tests completed and failed residual checks",
+            "0 tests skipped because of illegal input values",
+        ];
+        /// Parallel parts whose rates are figures.
+        const RATES: &[(&str, &str, &str)] = &[
+            ("hpcc HPL", "HPL_Tflops", "Tflop/s"),
+            ("hpcc PTRANS", "PTRANS_GBs", "GB/s"),
+            ("hpcc MPIFFT", "MPIFFT_Gflops", "Gflop/s"),
+        ];
+        let tools = setup::applications()?;
+        let dir = self.site.world.dir.join("hpcc");
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let input = HPCC_INPUT.replace("SIZE", &HPCC_SIZE.to_string());
+        fs::write(dir.join(INPUT), input).context(INPUT)?;
+        let program = tools.bin.join("hpcc").display().to_string();
+        let before = format!("cd {} && ", dir.display());
+        let libraries = libraries(&tools);
+        let done = self.job(Launcher::OpenMpi, &libraries, (&before, &program))?;
+        let said = fs::read_to_string(dir.join(OUTPUT)).context(OUTPUT)?;
+        for right in RIGHT {
+            ensure!(said.contains(right), "no '{right}':\n{said}");
+        }
+        // Both algorithms, on all processes together and on one.
+        let found = said.matches("Found 0 errors in ").count();
+        let of_access = said.matches("errors in ").count();
+        ensure!(
+            found == of_access && found == 4,
+            "{found} of {of_access} checks of random access are right:\n{said}"
+        );
+        let wrong = ["FAILED", "failed)", "Failed"];
+        let wrong = wrong.iter().find(|word| said.contains(**word));
+        ensure!(wrong.is_none(), "{wrong:?}:\n{said}");
+        residuals(&said)?;
+        let figures = RATES.iter().map(|(program, name, unit)| {
+            Ok(Figure {
+                program: (*program).to_owned(),
+                size: HPCC_SIZE.into(),
+                unit,
+                value: summary(&said, name)?,
+                host_cpu_s: done.host_cpu_s,
+                overlap_percent: None,
+            })
+        });
+        figures.collect()
+    }
+
+    /// A sparse system of equations, whose solution is 1, 2, 3, 4, 5.
+    fn mumps(&self, program: &str, input: &str) -> Result<Vec<Figure>> {
+        const SOLUTION: [f64; 5] = [1.0, 2.0, 3.0, 4.0, 5.0];
+        let tools = setup::applications()?;
+        let dir = tools.root.join("usr/lib/mumps");
+        let dir = dir.display();
+        let line = format!("{dir}/{program} < {dir}/{input}");
+        let done = self.job(Launcher::OpenMpi, &libraries(&tools), ("", &line))?;
+        let said = &done.said;
+        let (_, solution) = said
+            .rsplit_once("Solution is")
+            .with_context(|| format!("no solution:\n{said}"))?;
+        let solution = solution.split("Entering").next().unwrap_or_default();
+        // A complex number is `(real,imaginary)`.
+        let is_complex = solution.contains('(');
+        let apart = |c: char| c.is_whitespace() || "(),".contains(c);
+        let numbers = solution.split(apart).filter_map(|word| word.parse().ok());
+        let numbers: Vec<f64> = numbers.collect();
+        let expect: Vec<f64> = match is_complex {
+            true => SOLUTION.iter().flat_map(|real| [*real, 0.0]).collect(),
+            false => SOLUTION.to_vec(),
+        };
+        let is_near = |(found, expect): (&f64, &f64)| (found - expect).abs() < 1e-4;
+        ensure!(
+            numbers.len() >= expect.len() && numbers.iter().zip(&expect).all(is_near),
+            "{numbers:?} is not {expect:?}:\n{said}"
+        );
+        let times = said
+            .lines()
+            .filter(|line| line.to_ascii_lowercase().contains("elapsed time"));
+        let times: Vec<f64> = times
+            .filter_map(|line| line.rsplit('=').next()?.trim().parse().ok())
+            .collect();
+        ensure!(!times.is_empty(), "no elapsed time:\n{said}");
+        Ok(vec![Figure {
+            program: format!("mumps {program}"),
+            size: SOLUTION.len() as u64,
+            unit: "us",
+            value: times.iter().sum::<f64>() * 1e6,
+            host_cpu_s: done.host_cpu_s,
+            overlap_percent: None,
+        }])
+    }
+
+    /// Waves have their spectrum, and come back from it. Returns the number of calls that the services have completed, too.
+    fn fourier(&self, words: &[&str]) -> Result<(u64, Vec<Figure>)> {
+        let tools = setup::applications()?;
+        let mut options: Vec<OsString> =
+            vec!["-isystem".into(), tools.root.join("usr/include").into()];
+        for library in ["libfftw3_mpi.so.3", "libfftw3.so.3"] {
+            options.push(tools.library(library)?.into());
+        }
+        options.push("-lm".into());
+        let program = compile_mpi_with(self.site, "mpi_fft", &options)?;
+        let line = format!("{program} {}", words.join(" "));
+        let done = self.job(Launcher::OpenMpi, &libraries(&tools), ("", &line))?;
+        let rows = done
+            .said
+            .lines()
+            .filter(|line| line.starts_with("{\"how\""));
+        let rows: Vec<Value> = rows.map(serde_json::from_str).collect::<Result<_, _>>()?;
+        let are_verified = rows.iter().all(|row| {
+            row["verified_bytes"]
+                .as_u64()
+                .is_some_and(|bytes| bytes > 0)
+        });
+        ensure!(are_verified && !rows.is_empty(), "{}", done.said);
+        let figures = rows.iter().map(|row| transform(row, &rows));
+        Ok((done.completed, figures.collect::<Result<_>>()?))
+    }
+
+    /// Each rank passes all tests of a module.
+    fn python(&self, tests: &setup::Mpi4py, module: &str) -> Result<()> {
+        let dirs = tests.libraries.iter().map(|dir| dir.display().to_string());
+        let usr = tests.root.join("usr");
+        let before = format!(
+            "export PYTHONHOME={usr} PYTHONPATH={packages} PYTHONDONTWRITEBYTECODE=1 MPI4PY_MPIABI=openmpi \
+             MPI4PY_LIBMPI=libmpi.so.40; ",
+            usr = usr.display(),
+            packages = tests.packages.display(),
+        );
+        let program = format!(
+            "{usr}/bin/{name} {tests}/main.py --no-builddir -i '{module}\\.py'",
+            usr = usr.display(),
+            name = setup::Mpi4py::PYTHON,
+            tests = tests.tests.display(),
+        );
+        let dirs: Vec<String> = dirs.collect();
+        let said = self
+            .job(Launcher::OpenMpi, &dirs, (&before, &program))?
+            .said;
+        let of = |start: &str| said.lines().filter(|line| line.starts_with(start)).count() as u64;
+        ensure!(
+            of("OK") == RANKS && of("Ran ") == RANKS && of("Ran 0 tests") == 0,
+            "not all ranks pass:\n{said}"
+        );
+        Ok(())
+    }
+
+    /// Each benchmark prints its whole table. Its figures are the average times of all ranks.
+    fn intel(&self, program: &Path, benchmarks: &str) -> Result<Vec<Figure>> {
+        // The namespaces have this directory, and perhaps not that of the user's programs.
+        let name = program.file_name().context("a program")?;
+        let copy = self.site.world.dir.join(name);
+        fs::copy(program, &copy).with_context(|| program.display().to_string())?;
+        let lengths = self.site.world.dir.join("imb-lengths");
+        fs::write(&lengths, LENGTHS.join("\n")).with_context(|| lengths.display().to_string())?;
+        let line = format!(
+            "{} {INTEL_OPTIONS} -msglen {} {benchmarks}",
+            copy.display(),
+            lengths.display()
+        );
+        let done = self.job(Launcher::Mpich, &[], ("", &line))?;
+        let said = &done.said;
+        let mut tables = said.split("# Benchmarking ").skip(1);
+        let mut figures = Vec::new();
+        for benchmark in benchmarks.split_whitespace() {
+            let table = tables.find(|table| table.split_whitespace().next() == Some(benchmark));
+            let table = table.with_context(|| format!("no table of {benchmark}:\n{said}"))?;
+            let numbers = |line: &str| -> Vec<f64> {
+                let words = line.split_whitespace();
+                words.map_while(|word| word.parse().ok()).collect()
+            };
+            let rows: Vec<Vec<f64>> = table
+                .lines()
+                .map(numbers)
+                .filter(|row| row.len() > 1)
+                .collect();
+            let expect = match benchmark {
+                "Barrier" => 1,
+                _ => LENGTHS.len(),
+            };
+            ensure!(
+                rows.len() >= expect,
+                "{benchmark} has {} rows:\n{table}",
+                rows.len()
+            );
+            ensure!(
+                table.contains("#processes = 4") || table.contains("#processes = 2"),
+                "{benchmark} did not run on all processes:\n{table}"
+            );
+            // Bytes, repetitions, least, greatest and average time.
+            for row in rows.iter().filter(|row| row.len() == 5 && row[0] > 0.0) {
+                figures.push(Figure {
+                    program: format!("{} {benchmark}", name.to_string_lossy()),
+                    size: row[0] as u64,
+                    unit: "us",
+                    value: row[4],
+                    host_cpu_s: done.host_cpu_s,
+                    overlap_percent: None,
+                });
+            }
+        }
+        let is_wrong = |line: &&str| line.contains("rror") || line.contains("invalid");
+        let wrong: Vec<&str> = said.lines().filter(is_wrong).collect();
+        ensure!(wrong.is_empty(), "{wrong:?}\n{said}");
+        ensure!(
+            said.contains("# All processes entering MPI_Finalize"),
+            "not at its end:\n{said}"
+        );
+        Ok(figures)
+    }
+
+    /// OSU's own validation passes at each length.
+    fn osu(&self, dir: &Path, program: &str) -> Result<()> {
+        let file = setup::found_below(dir, program)?;
+        let copy = self.site.world.dir.join(format!("built-{program}"));
+        fs::copy(&file, &copy).with_context(|| file.display().to_string())?;
+        let (options, lengths) = OSU_OPTIONS;
+        let line = format!("{} {options}", copy.display());
+        let done = self.job(Launcher::OpenMpi, &[], ("", &line))?;
+        let rows = done
+            .said
+            .lines()
+            .filter(|line| line.starts_with(|first: char| first.is_ascii_digit()));
+        let right = rows
+            .filter(|line| line.trim_end().ends_with("Pass"))
+            .count();
+        ensure!(
+            right == lengths,
+            "{right} of {lengths} lengths are right:\n{}",
+            done.said
+        );
+        Ok(())
+    }
+}
+
+/// The value of a name in hpcc's summary.
+fn summary(said: &str, name: &str) -> Result<f64> {
+    let mut values = said.lines().filter_map(|line| {
+        let (found, value) = line.split_once('=')?;
+        (found == name).then(|| value.trim().parse().ok())?
+    });
+    values
+        .next()
+        .with_context(|| format!("no {name} in:\n{said}"))
+}
+
+/// Compares hpcc's errors with its limits. The error of its transform, which it does not compare itself, has the limit of its
+/// transform on one process: relative to the machine's precision and the logarithm of the length, the limit of all residuals.
+fn residuals(said: &str) -> Result<()> {
+    const LIMIT: f64 = 16.0;
+    let length = summary(said, "MPIFFT_N")?;
+    let scaled = summary(said, "MPIFFT_maxErr")? / (f64::EPSILON / 2.0) / length.ln();
+    let found = [
+        ("MPIFFT_maxErr", scaled),
+        ("PTRANS_residual", summary(said, "PTRANS_residual")?),
+    ];
+    for (name, value) in found {
+        ensure!(
+            (0.0..LIMIT).contains(&value),
+            "{name} is {value} times its unit, the limit is {LIMIT}:\n{said}"
         );
     }
-    let is_wrong = |line: &&str| line.contains("rror") || line.contains("invalid");
-    let wrong: Vec<&str> = said.lines().filter(is_wrong).collect();
-    ensure!(wrong.is_empty(), "{wrong:?}\n{said}");
+    let hpl = said.lines().filter(|line| line.starts_with("||Ax-b||"));
+    let hpl: Vec<f64> = hpl
+        .filter_map(|line| {
+            line.split('=')
+                .nth(1)?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
+        })
+        .collect();
     ensure!(
-        said.contains("# All processes entering MPI_Finalize"),
-        "not at its end:\n{said}"
+        !hpl.is_empty() && hpl.iter().all(|value| (0.0..LIMIT).contains(value)),
+        "residuals of HPL: {hpl:?}, the limit is {LIMIT}:\n{said}"
     );
     Ok(())
+}
+
+/// The figure of a row of `tests/programs/mpi_fft.c`. What overlap hides is the time in calls of MPI that it saves beside the
+/// blocking calls of the same grid.
+fn transform(row: &Value, rows: &[Value]) -> Result<Figure> {
+    let number =
+        |row: &Value, key: &str| row[key].as_f64().with_context(|| format!("{row}: {key}"));
+    let how = row["how"].as_str().context("how")?;
+    let blocking = rows
+        .iter()
+        .find(|other| other["how"] == "MPI_Alltoallv" && other["grid"] == row["grid"]);
+    let overlap_percent = match blocking {
+        Some(blocking) if how == "overlap" => {
+            let saved = 1.0 - number(row, "calls_us")? / number(blocking, "calls_us")?;
+            Some(100.0 * saved.max(0.0))
+        }
+        _ => None,
+    };
+    let grid = row["grid"].as_array().context("grid")?;
+    Ok(Figure {
+        program: format!("mpi_fft {how}"),
+        size: grid.iter().filter_map(Value::as_u64).product(),
+        unit: "us",
+        value: number(row, "us")?,
+        host_cpu_s: number(row, "cpu_us")? / 1e6 * RANKS as f64,
+        overlap_percent,
+    })
 }
 
 /// Library directories of the unpacked programs.
@@ -327,7 +643,7 @@ two by two processes
 none
 8  messages go to hpcc's own file
 1  size of the matrix:
-480
+SIZE
 1  size of the blocks:
 40
 0  places of processes by rows

@@ -3,7 +3,6 @@
 
 use super::device::Testbed;
 use super::ucc::job::{Launcher, RANKS, Site, device, variable};
-use super::ucc::legal;
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
 use dev_setup::{self as setup, tree};
@@ -268,7 +267,7 @@ rm $of.pid\n";
         .map(variable),
     );
     own.extend(OF_LAUNCHER.map(|name| (name.to_owned(), format!("${name}"))));
-    let program = legal::compile(world, Launcher::Mpich)?;
+    let program = Launcher::Mpich.compile(world, "mpi_legal")?;
     let mut rank = site.rank(&testbed, own, ("node$n.host", &program));
     rank.args(["--late", "1"]).args(PROGRAMS);
     let task = dir.join("task");

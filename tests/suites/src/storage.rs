@@ -37,7 +37,7 @@ pub(super) fn run_tls(world: &World) -> Result<Vec<Case>> {
 
 /// The tests of a virtual machine, or why there is none.
 pub(super) fn run_vhost(world: &World) -> Result<Vec<Case>> {
-    let Some(root) = setup::virtual_machine()? else {
+    let (Some(root), Some(guest)) = (setup::virtual_machine()?, setup::guest_tools()?) else {
         let reason = "needs x86-64 and Debian's packages of QEMU, a kernel and busybox";
         let skipped = |name: &str| Case {
             name: name.to_owned(),
@@ -51,10 +51,16 @@ pub(super) fn run_vhost(world: &World) -> Result<Vec<Case>> {
     };
     let exercisers = std::env::var_os(EXERCISERS).map(PathBuf::from);
     let tools = setup::storage()?;
-    let results = storage_suite::run_vhost(&parts(world, &tools), &root, exercisers.as_deref())?;
+    let machinery = storage_suite::Machinery {
+        root: &root,
+        tools: &guest,
+        fsx: &setup::fsx()?,
+        exercisers: exercisers.as_deref(),
+    };
+    let results = storage_suite::run_vhost(&parts(world, &tools), machinery)?;
     let cases = results.into_iter();
     let mut cases: Vec<Case> = cases.map(|(name, result)| Case::of(name, result)).collect();
-    let exercises = format!("{EXERCISERS} names no directory with fsx and fsstress");
+    let exercises = format!("{EXERCISERS} names no directory with fsstress");
     let logs = "the guest's kernel has no dm-log-writes".to_owned();
     for (name, is_there, reason) in [
         (

@@ -4,6 +4,7 @@
 mod faults;
 pub mod job;
 pub(super) mod legal;
+mod neighbors;
 pub mod programs;
 
 use super::device::Testbed;
@@ -227,6 +228,13 @@ const TESTS: &[(&str, Test)] = &[
         "ucc_test_mpi with options in files",
         faults::options_in_files,
     ),
+    ("ucc_test_mpi with 16 ranks", |site| many(site, 8)),
+    ("ucc_test_mpi with 64 ranks", |site| many(site, 32)),
+    ("ucc_test_mpi with UCC's scores", faults::tuned),
+    (
+        "ucc_test_mpi with a node without a DPU",
+        faults::mixed_nodes,
+    ),
     ("ucc_perftest alltoallv", |site| site.perftest("alltoallv")),
     ("ucc_perftest bcast", |site| site.perftest("bcast")),
     ("Open MPI mpi_check", |site| {
@@ -274,6 +282,9 @@ const TESTS: &[(&str, Test)] = &[
     ("two teams created at once", |site| {
         programs::legal(site, "teams", 4)
     }),
+    ("a team that ends beside a persistent collective", |site| {
+        programs::legal(site, "parted", 4)
+    }),
     ("jobs that end with their teams", programs::jobs),
     ("a process that forks", programs::forked),
     ("communicators that come and go", legal::communicators),
@@ -282,10 +293,15 @@ const TESTS: &[(&str, Test)] = &[
     ("blocks that ranks share", programs::shared),
     ("allreduce without device commands", programs::reduce),
     ("a service killed, on failure error", |site| {
-        programs::endure(site, "error")
+        programs::endure(site, "endure", "error")
     }),
     ("a service killed, on failure host", |site| {
-        programs::endure(site, "host")
+        programs::endure(site, "endure", "host")
+    }),
+    ("a service killed under persistent calls", |site| {
+        ["error", "host", "abort"]
+            .iter()
+            .try_for_each(|on_failure| programs::endure(site, "endure-kept", on_failure))
     }),
     ("namespaces of another user than root", as_user),
     ("packages that are gone", packages_gone),
@@ -342,6 +358,47 @@ fn persistent_of_ucc(site: &Site<'_>) -> Case {
         return Case { name, outcome };
     }
     Case::of(name, site.test_mpi("xgvmi", &arguments))
+}
+
+/// Light collectives of all ranks and of halves, with many ranks on each node. They take turns on few cores.
+fn many(site: &Site<'_>, ranks_per_node: u32) -> Result<()> {
+    const PROGRAM: &str = "-c alltoallv,allreduce,bcast,barrier -t world,half -d int32 -o sum -m 64:4096:64 -I 0 -O 0 -C 32 -D 32";
+    const LIMIT_S: u64 = 1500;
+    let place = Place::new(&site.tree.root, &site.world.dir, &site.world.env.cache)?;
+    let mut site = Site::new(site.world, tree::ucc()?, place)?;
+    site.shape.ranks_per_node = ranks_per_node;
+    let services = site.services("xgvmi", &[])?;
+    let program = site.test_program(PROGRAM);
+    let mut command = site.job_within(
+        &LIMIT_S.to_string(),
+        (&services.testbed, Backend::Offload(&services)),
+        Launcher::OpenMpi,
+        &program,
+        |_| {
+            let more = [
+                ("UCC_COLL_TRACE", "info"),
+                ("UCC_TL_XGVMI_COLLS", "all,barrier"),
+                ("UCC_TL_XGVMI_WAIT", "yield"),
+                ("UCC_TL_XGVMI_CONNECT_LIMIT", "10m"),
+                ("OMPI_MCA_mpi_yield_when_idle", "1"),
+                // Each of the queues of a rank has a buffer per entry.
+                ("UCX_RC_RX_QUEUE_LEN", "256"),
+            ];
+            more.into_iter().map(variable).collect()
+        },
+    );
+    let done = process::run(&mut command, Duration::from_secs(LIMIT_S) + LIMIT)?;
+    ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+    none_failed(&done.output)?;
+    let [offloaded, left] = traced(&done.output);
+    let completed = services.completed()?;
+    // Each rank of a half completes its call; UCC traces the first one.
+    ensure!(
+        offloaded > 0 && left == 0 && completed >= offloaded * site.shape.ranks() / 2,
+        "{offloaded} were offloaded, {left} were not, {completed} calls of ranks were completed:\n{}",
+        done.output
+    );
+    Ok(())
 }
 
 /// As a user, the mounts take place in a user namespace.

@@ -19,6 +19,7 @@ pub mod blocks;
 pub mod judge;
 mod keys;
 mod links;
+mod overlap;
 pub mod page;
 pub mod promises;
 mod query;

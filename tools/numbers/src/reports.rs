@@ -161,6 +161,17 @@ pub const REPORTS: [Report; 25] = [
         ..report("ucc", &["demo", "ucc"], "demo-ucc/report.json", 1400)
     },
     Report {
+        reduce: ucc,
+        only_by_name: true,
+        merged_by: Some("program"),
+        ..report(
+            "programs",
+            &["demo", "programs"],
+            "demo-programs/report.json",
+            2400,
+        )
+    },
+    Report {
         plot: Some("demo-naaice/report.svg"),
         ..report(
             "naaice",
@@ -296,6 +307,11 @@ impl Reports {
             report["source"] = source(made_by, &report).into();
         }
         self.by_name.insert(name.to_owned(), report);
+        if let Some(overlap) = self.by_name.get("overlap").cloned()
+            && let Some(ucc) = self.by_name.get_mut("ucc")
+        {
+            crate::overlap::bound(ucc, &overlap);
+        }
         Ok(())
     }
 

@@ -93,6 +93,18 @@ const TABLES: &[Table] = &[
         &["name", "ours", "peer", "unit", "ratio"],
     ),
     of("pool-instructions", "pool", instructions),
+    rows(
+        "programs",
+        columns::PROGRAMS,
+        &[
+            "program",
+            "size",
+            "of_ucc",
+            "of_tuned",
+            "cpu_of_ucc",
+            "overlap_percent.offload",
+        ],
+    ),
     of("scale", "scale", scale),
     of("service", "service", service),
     rows("storage", columns::STORAGE, &[]),
@@ -469,35 +481,40 @@ fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
     let mut shown = table::part(columns::UCC, &["program", "size"])?;
     shown.extend(columns::UCC_RATIOS);
     shown.extend(table::part(columns::UCC, &["overlap_percent"])?);
+    shown.push(
+        Column::new(
+            "overlap_of_allowed",
+            "",
+            "of what the emulator allows",
+            Form::Fixed(2),
+        )
+        .optional(),
+    );
     let rows = query.rows(report, "rows")?.into_iter();
     table::markdown(&shown, rows.filter(|row| row["spread_ms"].is_null()))
 }
 
-/// Time of a rank in collectives that the ranks start at different times, alone and divided by that of stock UCC: a line for
-/// each spread.
+/// Time of a rank in an alltoallv and in an allreduce that the ranks start at different times, divided by that of stock UCC: a
+/// line for each size, a column for each spread.
 fn ucc_spread(report: &Value, query: &Query) -> Result<String> {
     const PROGRAMS: [&str; 2] = ["spread_ialltoallv", "spread_iallreduce"];
     let rows = query.rows(report, "rows")?;
     let of = |program: &'static str| rows.iter().filter(move |row| row["program"] == program);
-    let mut text = String::from(
-        "| spread (ms) | Ialltoallv (us) | of UCC's | Iallreduce (us) | of UCC's |\n|---:|---:|---:|---:|---:|",
-    );
+    let mut cells = Vec::new();
     for row in of(PROGRAMS[0]) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "\n| {} |", row["spread_ms"]);
-        for program in PROGRAMS {
-            let same = of(program).find(|other| other["spread_ms"] == row["spread_ms"]);
-            let number = |key: &str| same.and_then(|row| row[key].as_f64());
-            let (Some(us), Some(ratio)) = (number("us"), number("of_ucc")) else {
-                bail!(
-                    "{program} has no row with {} ms and its peer",
-                    row["spread_ms"]
-                );
-            };
-            let _ = write!(text, " {us:.0} | {ratio:.2} |");
-        }
+        let (size, spread) = (Column::size().cell(row)?, &row["spread_ms"]);
+        let ratio = |program: &'static str| {
+            let same = of(program)
+                .find(|other| other["spread_ms"] == *spread && other["size"] == row["size"]);
+            let ratio = same.and_then(|row| row["of_ucc"].as_f64());
+            ratio.with_context(|| {
+                format!("{program} has no row of {size} with {spread} ms and its peer")
+            })
+        };
+        let cell = format!("{:.2}/{:.2}", ratio(PROGRAMS[0])?, ratio(PROGRAMS[1])?);
+        cells.push((size, format!("{spread} ms"), cell));
     }
-    Ok(text)
+    table::crossed("size", &cells)
 }
 
 #[cfg(test)]
@@ -524,7 +541,7 @@ mod tests {
         check(
             "ucc-spread",
             &report,
-            "\n| 0 | 500 | 0.50 | 100 | 0.10 |\n| 5 | 250 | 0.25 | 200 | 0.20 |",
+            "| size | 0 ms | 5 ms |\n|---|---:|---:|\n| 8 B | 0.50/0.10 | 0.25/0.20 |",
         );
         let report = json!({ "rows": rows[..3] });
         let query = Query::parse("ucc-spread").unwrap();

@@ -16,6 +16,7 @@ pub mod aarch64;
 pub mod apt;
 mod bindgen_tools;
 pub mod cache;
+mod crates;
 pub mod mpi;
 pub mod pins;
 pub mod symbolic;
@@ -146,16 +147,35 @@ pub fn storage() -> Result<Vec<(String, String)>> {
 /// # Errors
 /// The packages could not be downloaded.
 pub fn virtual_machine() -> Result<Option<PathBuf>> {
+    for_machine("machine", pins::MACHINE_PACKAGES)
+}
+
+/// Directory with a boot loader and the kernel's client of NBD for that virtual machine.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn guest_tools() -> Result<Option<PathBuf>> {
+    for_machine("guest", pins::GUEST_PACKAGES)
+}
+
+fn for_machine(name: &str, packages: &[&str]) -> Result<Option<PathBuf>> {
     if std::env::consts::ARCH != "x86_64" || !process::is_installed("apt-get") {
         return Ok(None);
     }
     let cache = Cache::open()?;
-    let packages = pins::MACHINE_PACKAGES;
     let key = cache::key(&[&packages.join(" ")]);
-    let part = cache.part(&format!("machine-{key}"), |dir| {
+    let part = cache.part(&format!("{name}-{key}"), |dir| {
         apt::unpack(&cache, packages, dir)
     })?;
     Ok(Some(part.join("root")))
+}
+
+/// The program fsx, which writes, reads and compares at random.
+///
+/// # Errors
+/// It could not be built.
+pub fn fsx() -> Result<PathBuf> {
+    crates::built(&Cache::open()?, "fsx", "fsx", pins::FSX_VERSION)
 }
 
 /// Ensures the compilers, the emulator and the debugger for RISC-V. Returns search paths that a command needs before its own.
@@ -489,6 +509,42 @@ pub fn intel_benchmarks() -> Result<PathBuf> {
     }
     let cache = Cache::open()?;
     wheels::programs(&cache, &pins::IMB, &["IMB-MPI1", "IMB-NBC", "IMB-RMA"])
+}
+
+/// Variable with the directory of built OSU benchmarks (7.2), for an MPI with the interface of Open MPI.
+pub const OTHER_OSU: &str = "XGVMI_OSU";
+
+/// Directory with OSU's own benchmarks, which no package has: the one that the user names.
+///
+/// # Errors
+/// The user names none.
+pub fn osu_benchmarks() -> Result<PathBuf> {
+    let dir = std::env::var_os(OTHER_OSU);
+    dir.map(PathBuf::from).with_context(|| {
+        format!("no package has OSU's benchmarks, and {OTHER_OSU} names no built ones")
+    })
+}
+
+/// The file of this name in a directory or one below it.
+///
+/// # Errors
+/// There is none.
+pub fn found_below(dir: &Path, name: &str) -> Result<PathBuf> {
+    const DEPTH_MAX: u32 = 8;
+    let mut levels = vec![dir.to_owned()];
+    for _ in 0..DEPTH_MAX {
+        if let Some(file) = levels
+            .iter()
+            .map(|dir| dir.join(name))
+            .find(|file| file.is_file())
+        {
+            return Ok(file);
+        }
+        let entries = levels.iter().filter_map(|dir| std::fs::read_dir(dir).ok());
+        let paths = entries.flatten().flatten().map(|entry| entry.path());
+        levels = paths.filter(|path| path.is_dir()).collect();
+    }
+    bail!("no {name} below {}", dir.display())
 }
 
 /// MPI for Python with its own tests.

@@ -100,14 +100,31 @@ impl Mpi {
     /// # Errors
     /// Errors of the compiler.
     pub fn library(&self) -> Result<PathBuf> {
+        self.shared("osu-bench/shim/osu_mpi.c")
+    }
+
+    /// Compiles the library for neighbourhood collectives for this MPI, to preload it in ranks, and returns its path.
+    ///
+    /// # Errors
+    /// Errors of the compiler.
+    pub fn neighbors(&self) -> Result<PathBuf> {
+        self.shared("clients/mpi/xgvmi_mpi.c")
+    }
+
+    /// Compiles a C file of the workspace to a library and returns its path.
+    fn shared(&self, source: &str) -> Result<PathBuf> {
+        let source = workspace::root().join(source);
+        let name = source.file_stem().unwrap_or_default().to_string_lossy();
         let dir = workspace::target_dir().join("mpi").join(self.name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        let library = dir.join("libosu_mpi.so");
+        let library = dir.join(format!("lib{name}.so"));
         // Written to a temporary name first, because another run may have the file open.
-        let part = dir.join(format!("libosu_mpi.{}.part", std::process::id()));
+        let part = dir.join(format!("lib{name}.{}.part", std::process::id()));
         self.compile(
-            &workspace::root().join("osu-bench/shim/osu_mpi.c"),
-            &["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"],
+            &source,
+            &[
+                "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread",
+            ],
             &part,
         )?;
         fs::rename(&part, &library)

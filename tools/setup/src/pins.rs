@@ -31,6 +31,15 @@ pub const MACHINE_PACKAGES: &[&str] = &[
     "linux-image-cloud-amd64",
 ];
 
+/// Debian packages of a boot loader and of the kernel's client of NBD, for the virtual machine. They are unpacked.
+pub const GUEST_PACKAGES: &[&str] = &[
+    "syslinux",
+    "syslinux-common",
+    "mtools",
+    "dosfstools",
+    "nbd-client",
+];
+
 /// Debian packages of the tests of device code: compilers for RISC-V, their C library, an emulator and a debugger.
 pub const RISCV_PACKAGES: &[&str] = &[
     "gcc-riscv64-unknown-elf",
@@ -122,6 +131,9 @@ pub const MPI4PY_SOURCE: WheelSet = WheelSet {
 
 /// Version of bindgen-cli.
 pub const BINDGEN_VERSION: &str = "0.73.2";
+
+/// Version of fsx, in Rust.
+pub const FSX_VERSION: &str = "0.3.2";
 
 /// Disk space of a filled cache with a margin for a second generation of the wheels, in MiB.
 pub const CACHE_MIB: u64 = 600;

@@ -7,6 +7,7 @@ pub(crate) mod links;
 mod naaice;
 mod orchestrated;
 mod pcc;
+mod programs;
 mod storage;
 mod ucc;
 
@@ -26,6 +27,7 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask demo [OPTIONS]
        cargo xtask demo ucc [OPTIONS]
+       cargo xtask demo programs [OPTIONS]
        cargo xtask demo naaice [OPTIONS]
        cargo xtask demo storage [OPTIONS]
        cargo xtask demo pcc [OPTIONS]
@@ -50,6 +52,7 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
   --ucx VERSION      stock UCX of this version; downloaded if necessary [default: the pinned one]
 
 `demo ucc` runs the collectives of an unmodified MPI program on the DPUs; see `cargo xtask demo ucc --help`.
+`demo programs` runs applications of others so; see `cargo xtask demo programs --help`.
 `demo naaice` calls accelerators on fresh buffers; see `cargo xtask demo naaice --help`.
 `demo storage` serves a volume through a DPU; see `cargo xtask demo storage --help`.
 `demo pcc` compares congestion-control programs; see `cargo xtask demo pcc --help`.
@@ -74,6 +77,9 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
     if arguments.first().is_some_and(|first| first == "ucc") {
         return ucc::run(arguments.split_off(1));
+    }
+    if arguments.first().is_some_and(|first| first == "programs") {
+        return programs::run(arguments.split_off(1));
     }
     if arguments.first().is_some_and(|first| first == "naaice") {
         return naaice::run(arguments.split_off(1));

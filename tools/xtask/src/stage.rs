@@ -248,9 +248,13 @@ pub(crate) fn put(part: Part, built: &Built, layout: &Layout) -> Result<()> {
             // UCC loads components from the directory `ucc` next to its library.
             let module = layout.at(layout.lib.join("ucc")).join(UCC_COMPONENT);
             link(&format!("../xgvmi/{UCC_COMPONENT}"), &module)?;
-            // The only part that depends on the MPI; the user compiles it with that MPI's mpicc.
+            // The only parts that depend on the MPI; the user compiles them with that MPI's mpicc.
             // The program of `xgvmi-sp --dpa` is compiled by the user's dpacc.
-            for source in ["osu-bench/shim/osu_mpi.c", "services/offload/dpa/reads.c"] {
+            for source in [
+                "osu-bench/shim/osu_mpi.c",
+                "clients/mpi/xgvmi_mpi.c",
+                "services/offload/dpa/reads.c",
+            ] {
                 let source = workspace::root().join(source);
                 let name = source.file_name().context("no file name")?;
                 let to = layout.at("share").join(part.package()).join(name);

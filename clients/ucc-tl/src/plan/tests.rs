@@ -251,11 +251,11 @@ fn what_is_not_served_is_refused() {
     );
     assert_eq!(
         refused(&|args| args.dst.info.mem_type = 1),
-        "memory of another kind than the host's"
+        "memory of a GPU (cuda)"
     );
     assert_eq!(
         refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET)),
-        "an active set"
+        "an active set, in which not all ranks of the team count the call"
     );
     assert_eq!(
         refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_TAG)),

@@ -260,6 +260,50 @@ fn requests_do_what_they_say() {
 }
 
 #[test]
+fn zeros_are_sent_as_holes_of_whole_units_up_to_a_limit() {
+    let export = export();
+    let mut client = Client::ready(&export);
+    let kinds = |chunks: &[(u16, Vec<u8>)]| chunks.iter().map(|chunk| chunk.0).collect::<Vec<_>>();
+    // Zeros with space of their own, too.
+    client.request((ZEROES, NO_HOLE), 0, 8192, &[]).unwrap();
+    client.request((WRITE, 0), 8192, 512, &[7; 512]).unwrap();
+    let chunks = client.request((READ, 0), 512, 12288, &[]).unwrap();
+    assert_eq!(kinds(&chunks), [2, 1, 2]);
+    let chunk = |offset: u64, rest: &[u8]| [&offset.to_be_bytes()[..], rest].concat();
+    assert_eq!(chunks[0].1, chunk(512, &7680u32.to_be_bytes()));
+    let data = [vec![7; 512], vec![0; 3584]].concat();
+    assert_eq!(chunks[1].1, chunk(8192, &data));
+    assert_eq!(chunks[2].1, chunk(12288, &512u32.to_be_bytes()));
+    client.leave();
+    // Every other unit has data.
+    let mut bytes = vec![0; 2 * 1024 * 4096];
+    for unit in bytes.chunks_exact_mut(8192) {
+        unit[8191] = 1;
+    }
+    let request = wire::Request {
+        flags: 0,
+        command: wire::Command::Read,
+        cookie: 77,
+        offset: 0,
+        // Cannot be cut: 8 MiB.
+        length: u32::try_from(bytes.len()).unwrap(),
+    };
+    let mut reply = answer::Answer::default();
+    transmit::send_data(&mut reply, &request, &bytes);
+    let mut sent = Vec::new();
+    reply.write(&mut sent, &bytes).unwrap();
+    let (mut chunks, mut rest) = (0, &sent[..]);
+    while let [header @ .., _] = &rest[..rest.len().min(21)] {
+        let length = u32::from_be_bytes(header[16..20].try_into().unwrap());
+        rest = &rest[20 + length as usize..];
+        chunks += 1;
+    }
+    assert_eq!(chunks, 1025, "the last one has the rest");
+    let holes = 512 * 4096;
+    assert_eq!(sent.len(), bytes.len() - holes + 512 * 32 + 513 * 28);
+}
+
+#[test]
 fn states_of_blocks_are_told() {
     let export = export();
     let mut client = Client::ready(&export);

@@ -15,8 +15,12 @@ use std::ops::Range;
 
 /// Most extents of a reply to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 1024;
-/// Reads of at least this length send holes as such.
+/// Reads of at least this length send holes as such, in units of this length.
 const HOLES_FROM: u32 = 4096;
+/// Most chunks of a read but for the last one.
+const RUNS_MAX: usize = 1024;
+/// A unit without data.
+const ZEROS: [u8; HOLES_FROM as usize] = [0; HOLES_FROM as usize];
 
 /// Why a request fails: the error, and a text for the client.
 type Refusal = (u32, String);
@@ -57,7 +61,7 @@ pub(super) fn answer(
     match (done, request.command) {
         (Err(refusal), _) => refuse(out, request, chosen, &refusal),
         (Ok(Some(data)), _) => out.own(&one_chunk(request, chunk::BLOCK_STATUS, &data)),
-        (Ok(None), Command::Read) if chosen.structured => send_data(out, export, request, buffer),
+        (Ok(None), Command::Read) if chosen.structured => send_data(out, request, buffer),
         (Ok(None), Command::Read) => {
             out.own(&simple(request, 0));
             out.data(0..buffer.len());
@@ -200,31 +204,37 @@ fn extents(export: &Export, request: &Request) -> Result<Vec<u8>, Refusal> {
     Ok(data)
 }
 
-/// Answers a read with chunks: data and holes.
-fn send_data(out: &mut Answer, export: &Export, request: &Request, bytes: &[u8]) {
+/// Answers a read with chunks: data and holes. Holes are what the bytes show: nobody is asked for the states of blocks.
+pub(super) fn send_data(out: &mut Answer, request: &Request, bytes: &[u8]) {
     let fragments = request.flags & request_flag::DF == 0 && request.length >= HOLES_FROM;
-    // The states may be newer than the bytes: only bytes that are zero are sent as a hole.
-    let runs = if fragments {
-        export
-            .volume()
-            .extents(request.offset, u64::from(request.length), EXTENTS_MAX)
-            .unwrap_or_default()
-    } else {
-        Vec::new()
-    };
-    let mut done = 0;
-    for run in runs {
-        let length = usize::try_from(run.length)
-            .unwrap_or(usize::MAX)
-            .min(bytes.len() - done);
-        let part = done..done + length;
-        let is_hole = run.zero && bytes[part.clone()].iter().all(|byte| *byte == 0);
-        done += length;
-        push_run(out, request, part, (is_hole, done == bytes.len()));
+    let mut start = 0;
+    if fragments {
+        let mut is_hole = false;
+        let mut runs = 0;
+        let mut at = 0;
+        while at < bytes.len() && runs < RUNS_MAX {
+            let end = unit_end(request.offset, at).min(bytes.len());
+            let is_zero = bytes[at..end] == ZEROS[..end - at];
+            if is_zero != is_hole && at > start {
+                push_run(out, request, start..at, (is_hole, false));
+                start = at;
+                runs += 1;
+            }
+            is_hole = is_zero;
+            at = end;
+        }
+        if is_hole && at == bytes.len() {
+            return push_run(out, request, start..at, (true, true));
+        }
     }
-    if done < bytes.len() {
-        push_run(out, request, done..bytes.len(), (false, true));
-    }
+    push_run(out, request, start..bytes.len(), (false, true));
+}
+
+/// Where the unit of [`HOLES_FROM`] bytes of the volume ends to which byte `at` of a read from `offset` belongs.
+fn unit_end(offset: u64, at: usize) -> usize {
+    // Cannot be cut: less than a unit.
+    let into = usize::try_from((offset + at as u64) % u64::from(HOLES_FROM)).unwrap_or(0);
+    at + HOLES_FROM as usize - into
 }
 
 /// Adds a chunk of data or a hole.

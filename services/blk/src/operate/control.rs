@@ -8,7 +8,7 @@ use super::{asking, status::StatusArgs};
 use crate::encryption::KeyFile;
 use crate::say::say;
 use crate::volume::{Pace, Volume};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ enum Command {
     },
     /// Uses a target in place of that of its role, and completes it, while the volume serves.
     Replace {
-        /// The new target: a file, tcp:HOST:PORT, or nbd:SOCKET. `xgvmi-blk create --like` makes one.
+        /// The new target: a file, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET. `xgvmi-blk create --like` makes one.
         target: String,
         /// Wait until it is complete.
         #[arg(long)]
@@ -68,6 +68,9 @@ enum Command {
         /// The new key file, which the process reads.
         file: PathBuf,
     },
+    /// Reads the files of secrets again, as SIGHUP does: of an export, a service or a target. Open connections stay. If one cannot
+    /// be read, all stay as they were.
+    RotateSecret,
     /// Makes, names or deletes snapshots.
     Snapshot {
         #[command(subcommand)]
@@ -90,6 +93,7 @@ enum Request {
     Replace { target: String },
     Resize { size: u64 },
     RotateKey { file: PathBuf },
+    RotateSecret {},
     Snapshot { is: Snapshot },
 }
 
@@ -113,6 +117,14 @@ pub fn ctl(args: &ControlArgs) -> Result<String> {
         form: Form::default(),
     })?;
     let name = args.volume.as_deref();
+    if matches!(args.command, Command::RotateSecret) {
+        ensure!(
+            name.is_none(),
+            "the secrets are those of the process: give no --volume"
+        );
+        let message = serde_json::to_string(&Message::Plain(Request::RotateSecret {}))?;
+        return Ok(control(&socket, &message)?);
+    }
     let volume = state.volume(name)?;
     let ask = |request: Request| -> Result<String> {
         let message = match name {
@@ -159,6 +171,8 @@ pub fn ctl(args: &ControlArgs) -> Result<String> {
         Command::RotateKey { file } => ask(Request::RotateKey {
             file: std::path::absolute(file).with_context(|| file.display().to_string())?,
         }),
+        // Needs no volume.
+        Command::RotateSecret => ask(Request::RotateSecret {}),
         Command::Snapshot { command } => ask(Request::Snapshot {
             is: command.clone(),
         }),
@@ -193,16 +207,37 @@ fn wait_for(
     }
 }
 
-/// Starts the thread that takes commands for the volumes of this process, if the process has a status socket. Dropping the
-/// result removes the socket's file.
-pub(super) fn take_commands(daemon: &Daemon, volumes: &Arc<Volumes>) -> Result<Option<Unlink>> {
+/// Reads the files of secrets of the process again, and says what was read.
+pub(super) type ReadSecrets = Arc<dyn Fn() -> Result<String> + Send + Sync>;
+
+/// Reads the files of secrets again for SIGHUP. If that fails, all stay as they were.
+pub(super) fn on_sighup(read_secrets: &ReadSecrets) {
+    match read_secrets() {
+        Ok(read) => say(format_args!("SIGHUP: {read}")),
+        Err(error) => say(format_args!("{}", unchanged(&error))),
+    }
+}
+
+fn unchanged(error: &anyhow::Error) -> String {
+    format!("the secret stays as it was: {error:#}")
+}
+
+/// Starts the thread that takes commands for the volumes of this process, if the process has a status socket. A target has no
+/// volumes, only secrets. Dropping the result removes the socket's file.
+pub(super) fn take_commands(
+    daemon: &Daemon,
+    volumes: Option<&Arc<Volumes>>,
+    read_secrets: &ReadSecrets,
+) -> Result<Option<Unlink>> {
     let Some(socket) = daemon.control()? else {
         return Ok(None);
     };
     let unlink = Unlink(socket.path().to_owned());
-    let volumes = Arc::clone(volumes);
-    let carry_out =
-        move |message: &str| carry_out(message, &volumes).map_err(|error| format!("{error:#}"));
+    let (volumes, read_secrets) = (volumes.cloned(), Arc::clone(read_secrets));
+    let carry_out = move |message: &str| {
+        let done = carry_out(message, volumes.as_deref(), &read_secrets);
+        done.map_err(|error| format!("{error:#}"))
+    };
     let serve = move || {
         if let Err(error) = socket.serve(carry_out) {
             say(format_args!("no commands are taken any more: {error}"));
@@ -213,12 +248,22 @@ pub(super) fn take_commands(daemon: &Daemon, volumes: &Arc<Volumes>) -> Result<O
     Ok(Some(unlink))
 }
 
-fn carry_out(message: &str, volumes: &Volumes) -> Result<String> {
+fn carry_out(
+    message: &str,
+    volumes: Option<&Volumes>,
+    read_secrets: &ReadSecrets,
+) -> Result<String> {
     let message = serde_json::from_str(message).context("a command of another release")?;
     let (name, request) = match message {
         Message::Named { volume, request } => (Some(volume), request),
         Message::Plain(request) => (None, request),
     };
+    if matches!(request, Request::RotateSecret {}) {
+        let read = read_secrets().map_err(|error| anyhow!(unchanged(&error)))?;
+        say(&read);
+        return Ok(read);
+    }
+    let volumes = volumes.context("a target has no volume: give the command to its export")?;
     let (volume, opener) = &volumes.commanded(name.as_deref())?;
     match request {
         Request::Scrub { rate } => scrub(volume, rate),
@@ -246,6 +291,7 @@ fn carry_out(message: &str, volumes: &Volumes) -> Result<String> {
                 "the key in {file} opens the volume from here on, and no other: name it where the process gets its key from"
             ))
         }
+        Request::RotateSecret {} => bail!("the secrets are those of the process"),
         Request::Snapshot { is } => is.carry_out(volume, name.as_deref()),
         Request::Resize { size } => {
             let geometry = volume.grow(size)?;

@@ -3,7 +3,7 @@
 use super::status::Status;
 use crate::error::BlkError;
 use crate::say::say;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(super) fn run(
     serve: impl FnOnce() -> io::Result<()> + Send + 'static,
     lost: Option<Box<dyn FnOnce() -> BlkError + Send>>,
     status: impl Fn() -> Status,
-    reload: impl Fn() -> Result<()>,
+    reload: impl Fn(),
 ) -> Result<Ended> {
     let mut server = Background::new("accept").context("cannot start the server")?;
     server.submit(serve);
@@ -41,9 +41,7 @@ pub(super) fn run(
                 true
             }
             (_, _, Some(Asked::Reload)) => {
-                if let Err(error) = reload() {
-                    say(format_args!("the secret stays as it was: {error:#}"));
-                }
+                reload();
                 continue;
             }
             (_, _, Some(Asked::Child) | None) => continue,
@@ -58,6 +56,31 @@ pub(super) fn run(
 pub fn ignore_file_size_limit() {
     // SAFETY: no handler is installed, and no memory is involved.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Address space that a process needs which serves a volume: data of requests, connections, and stacks of threads.
+const ADDRESS_SPACE: u64 = 512 << 20;
+
+/// Memory that the system refuses later would end the process in the middle of a request.
+///
+/// # Errors
+/// The limit of its address space is too low.
+pub(super) fn check_address_space() -> Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the place of a result. If the call fails, there is no limit.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    check_limit(limit.rlim_cur)
+}
+
+fn check_limit(limit: u64) -> Result<()> {
+    ensure!(
+        limit >= ADDRESS_SPACE,
+        "the limit of address space is {limit} bytes, and {ADDRESS_SPACE} are needed: raise it (ulimit -v, LimitAS)"
+    );
+    Ok(())
 }
 
 /// The end of [`run`]. Dropping it waits for the thread that serves.
@@ -84,5 +107,21 @@ impl Drop for Unlink {
     fn drop(&mut self) {
         // The file may be gone already.
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_address_space_is_refused() {
+        check_limit(libc::RLIM_INFINITY).unwrap();
+        check_limit(ADDRESS_SPACE).unwrap();
+        let error = check_limit(350 << 20).unwrap_err().to_string();
+        assert!(
+            error.contains("367001600") && error.contains("ulimit -v"),
+            "{error}"
+        );
     }
 }

@@ -2,12 +2,12 @@
 
 use super::certificates;
 use super::common::initiator_secret;
-use super::control::take_commands;
-use super::daemon::run;
+use super::control::{ReadSecrets, on_sighup, take_commands};
+use super::daemon::{check_address_space, run};
 use super::fronts::Fronts;
 use super::keeper::keep;
 use super::opener::{Opener, new_id};
-use super::options::ExportArgs;
+use super::options::{ExportArgs, OpenArgs};
 use super::snapshots::merge_beside;
 use super::status::{ExportStatus, Status};
 use super::volumes::Volumes;
@@ -17,7 +17,7 @@ use crate::geometry::{Geometry, Layout};
 use crate::say::say;
 use crate::store::{MemoryMedium, NewTarget, Shape, Store, Target};
 use crate::volume::Volume;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::sync::Arc;
 use xgvmi_daemon::{Daemon, Secret, ready};
 
@@ -27,9 +27,12 @@ use xgvmi_daemon::{Daemon, Secret, ready};
 /// The options contradict each other, the volume cannot be opened, the socket fails.
 pub fn export(args: &ExportArgs) -> Result<()> {
     let address = args.check()?;
+    check_address_space()?;
     let tls = certificates::read(&args.tls)?;
     let limit = args.drain_limit;
     let named = args.named()?;
+    let has_secret = |open: &OpenArgs| open.secret_file.is_some();
+    let has_secret = has_secret(&args.open) || named.iter().any(|one| has_secret(&one.open));
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
     let daemon = Daemon::new("xgvmi-blk-export", args.status_socket.as_deref())?;
@@ -46,7 +49,14 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         (None, named) => Volumes::open(named, None)?,
     });
     let fronts = Fronts::open(args, address, &volumes, tls)?;
-    let _commands = take_commands(&daemon, &volumes)?;
+    let read_secrets: ReadSecrets = {
+        let (args, volumes) = (args.clone(), Arc::clone(&volumes));
+        Arc::new(move || match read_secret_again(&args, &volumes)? {
+            true => Ok("the secret was read again".to_owned()),
+            false => bail!("the export has no secret (--secret-file) to read again"),
+        })
+    };
+    let _commands = take_commands(&daemon, Some(&volumes), &read_secrets)?;
     ready(&format!(
         "xgvmi-blk {} exports {} on {}",
         env!("CARGO_PKG_VERSION"),
@@ -81,14 +91,9 @@ pub fn export(args: &ExportArgs) -> Result<()> {
                 )),
             }
         }
-        match (read_secret_again(args, &volumes)?, tls) {
-            (true, _) => say("SIGHUP: the secret was read again"),
-            (false, Some(_)) => {}
-            (false, None) => {
-                say("SIGHUP: an export without certificates and secrets has nothing to read again");
-            }
+        if has_secret || tls.is_none() {
+            on_sighup(&read_secrets);
         }
-        Ok(())
     };
     let ended = run(
         &daemon,

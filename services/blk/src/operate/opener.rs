@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
+use xgvmi_daemon::Secret;
 
 /// Time between attempts to open a volume that has lost a target meanwhile.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -76,18 +77,18 @@ impl Opener {
         self.remote.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the secret of targets again, for connections from here on. False if there is none.
+    /// Reads the secret of targets again, if there is one.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no secret. Then it stays as it was.
-    pub(super) fn read_secret_again(&self) -> Result<bool> {
-        let Some(file) = &self.secret_file else {
-            return Ok(false);
-        };
-        let secret = secret(file)?;
+    /// The file cannot be read, or holds no secret.
+    pub(super) fn read_secret(&self) -> Result<Option<Secret>> {
+        self.secret_file.as_deref().map(secret).transpose()
+    }
+
+    /// Proves this secret to targets from the next connection on.
+    pub(super) fn set_secret(&self, secret: Secret) {
         let remote = self.remote.write();
         remote.unwrap_or_else(PoisonError::into_inner).secret = Some(secret);
-        Ok(true)
     }
 
     /// Shortest and longest wait for an answer while a target takes its place.

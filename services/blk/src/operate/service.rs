@@ -1,8 +1,8 @@
 //! `xgvmi-blk service`: serves a volume on a DPU to initiators on its host.
 
 use super::common::initiator_secret;
-use super::control::take_commands;
-use super::daemon::run;
+use super::control::{ReadSecrets, on_sighup, take_commands};
+use super::daemon::{check_address_space, run};
 use super::initiators;
 use super::keeper::keep;
 use super::opener::Opener;
@@ -23,6 +23,7 @@ use xgvmi_daemon::{Daemon, ready};
 /// The options contradict each other, the volume cannot be opened, the adapter cannot be used, the socket fails.
 pub fn service(args: &ServiceArgs) -> Result<()> {
     args.check()?;
+    check_address_space()?;
     let named = args.named()?;
     let (listen, limit) = (args.listen, args.drain_limit);
     let names: Vec<String> = named.iter().flat_map(|one| one.name.clone()).collect();
@@ -53,7 +54,24 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
         volumes.names(),
         service.transfer(),
     ))?;
-    let _commands = take_commands(&daemon, &volumes)?;
+    let read_secrets: ReadSecrets = {
+        let (args, names) = (args.clone(), names);
+        let (volumes, service) = (Arc::clone(&volumes), Arc::clone(&service));
+        Arc::new(move || {
+            let allowed = access(&args, &names)?;
+            let of_targets = volumes.read_secrets_again()?;
+            let has_some = !(allowed.secrets.is_empty() && allowed.initiators.is_empty());
+            service.set_access(allowed);
+            match (has_some, of_targets) {
+                (true, true) => Ok("the secrets of initiators and of targets were read again"),
+                (true, false) => Ok("the secrets of initiators were read again"),
+                (false, true) => Ok("the secret of targets was read again"),
+                (false, false) => bail!("the service has no secrets to read again"),
+            }
+            .map(str::to_owned)
+        })
+    };
+    let _commands = take_commands(&daemon, Some(&volumes), &read_secrets)?;
     let serving = Arc::clone(&service);
     let status = || {
         let (volume, several) = volumes.status();
@@ -69,12 +87,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             volumes: several,
         })
     };
-    let reload = || {
-        let allowed = access(args, &names)?;
-        volumes.read_secrets_again()?;
-        service.set_access(allowed);
-        Ok(())
-    };
+    let reload = || on_sighup(&read_secrets);
     let serve = move || serving.serve(&listener);
     let ended = run(&daemon, serve, volumes.wait_taken(), status, reload)
         .with_context(|| listen.to_string())?;

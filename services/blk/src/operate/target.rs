@@ -1,12 +1,13 @@
 //! `xgvmi-blk target`: serves a target file to the process that owns its volume.
 
 use super::common::secret;
+use super::control::{ReadSecrets, on_sighup, take_commands};
 use super::daemon::run;
 use super::options::TargetArgs;
 use super::status::{Status, TargetProcessStatus};
 use crate::remote::{Rdma, TargetServer};
 use crate::store::Store;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::sync::Arc;
 use xgvmi_daemon::{Daemon, Secret, ready};
 
@@ -41,6 +42,19 @@ pub fn target(args: &TargetArgs) -> Result<()> {
         identity.role,
         identity.volume,
     ))?;
+    let again: ReadSecrets = {
+        let (args, server) = (args.clone(), Arc::clone(&server));
+        Arc::new(move || {
+            let secrets = read_secrets(&args)?;
+            ensure!(
+                !secrets.is_empty(),
+                "the target has no secret (--secret-file) to read again"
+            );
+            server.set_secrets(secrets);
+            Ok("the secret was read again".to_owned())
+        })
+    };
+    let _commands = take_commands(&daemon, None, &again)?;
     let serving = Arc::clone(&server);
     let status = || {
         let (identity, usage, load) = (server.identity(), server.usage(), server.load());
@@ -62,7 +76,7 @@ pub fn target(args: &TargetArgs) -> Result<()> {
             failed_calls: load.failed_calls,
         })
     };
-    let reload = || read_secrets(args).map(|secrets| server.set_secrets(secrets));
+    let reload = || on_sighup(&again);
     let serve = move || serving.run(&listener);
     let ended = run(&daemon, serve, None, status, reload).with_context(|| listen.to_string())?;
     // No call of the owner starts after this one has returned.

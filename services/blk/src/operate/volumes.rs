@@ -337,13 +337,19 @@ impl Volumes {
     /// Reads the secrets of targets again. False if no volume has one.
     ///
     /// # Errors
-    /// That of a volume cannot be read. It stays as it was.
+    /// One cannot be read. All stay as they were.
     pub(super) fn read_secrets_again(&self) -> Result<bool> {
-        let mut are_there = false;
+        let mut read = Vec::new();
         for slot in &self.all {
-            if let Source::Targets(Some(opener)) = &slot.source {
-                are_there |= opener.read_secret_again()?;
+            if let Source::Targets(Some(opener)) = &slot.source
+                && let Some(secret) = opener.read_secret()?
+            {
+                read.push((opener, secret));
             }
+        }
+        let are_there = !read.is_empty();
+        for (opener, secret) in read {
+            opener.set_secret(secret);
         }
         Ok(are_there)
     }

@@ -13,7 +13,7 @@ use super::pieces::Line;
 use super::syncs::Syncs;
 use super::wire::{Answer, CALL_MAX, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
-use crate::say::say;
+use crate::say::{Bounded, say};
 use crate::store::{EPOCH_MAX, Identity, Mark, Step, Store, Target, Usage};
 use bytes::Bytes;
 use std::io;
@@ -90,6 +90,8 @@ pub struct TargetServer {
     /// The connection of the owner, as long as it is served. No call holds this lock.
     line: Mutex<Option<(usize, TcpStream)>>,
     admission: Arc<Admission>,
+    /// Lines about peers.
+    told: Bounded,
     calls: AtomicU64,
     failed_calls: AtomicU64,
     /// The device of connections by RDMA.
@@ -126,6 +128,7 @@ impl TargetServer {
             marking: Mutex::new(()),
             line: Mutex::default(),
             admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
+            told: Bounded::default(),
             calls: AtomicU64::new(0),
             failed_calls: AtomicU64::new(0),
             rdma: None,
@@ -218,7 +221,9 @@ impl TargetServer {
             let started = self.admission.arrive(&stream).and_then(|place| {
                 let work = move || match server.connection(stream, number, place) {
                     Ok(()) | Err(LinkError::Closed) => {}
-                    Err(error) => say(format_args!("a connection is closed: {error}")),
+                    Err(error) => server
+                        .told
+                        .say(format_args!("a connection is closed: {error}")),
                 };
                 std::thread::Builder::new()
                     .name("target".to_owned())
@@ -281,7 +286,8 @@ impl TargetServer {
         // The first call: the peer has proved the secret.
         if let Err(full) = place.admit() {
             link.refuse(&full.to_string());
-            say(format_args!("a connection was refused: {full}"));
+            self.told
+                .say(format_args!("a connection was refused: {full}"));
             return Ok(());
         }
         link.set_frame_max(CALL_MAX);

@@ -315,6 +315,9 @@ impl Answer {
         match error {
             BlkError::Absent { .. } => Self::Absent,
             BlkError::Corrupt { fault, .. } => Self::Corrupt(fault.clone()),
+            BlkError::Unreadable { error, .. } => {
+                Self::Corrupt(format!("its disk cannot read it: {error}"))
+            }
             BlkError::Full {
                 wanted,
                 free,

@@ -15,7 +15,7 @@ mod worker;
 pub use identities::{Access, IDENTITIES_MAX, Initiator, InitiatorStatus, Right};
 pub use shared::{FindVolume, REQUESTS_MAX};
 
-use crate::say::say;
+use crate::say::{Bounded, say};
 use connection::Connections;
 use counters::Counters;
 use identities::Identities;
@@ -126,6 +126,7 @@ impl Service {
             connections: Connections::default(),
             counters: Counters::default(),
             admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
+            told: Bounded::default(),
             under_way: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             aliases,

@@ -29,7 +29,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, place: Place) {
                 say(format_args!("{} has left", who(Some(identity))));
             }
         }
-        Err(error) => say(format_args!(
+        Err(error) => shared.told.say(format_args!(
             "{} is disconnected: {error}",
             who(known.as_ref())
         )),
@@ -63,7 +63,9 @@ fn serve_until(
     };
     if let Err(full) = place.admit() {
         link.refuse(&full.to_string());
-        say(format_args!("an initiator was refused: {full}"));
+        shared
+            .told
+            .say(format_args!("an initiator was refused: {full}"));
         return Ok(());
     }
     let identity = identities.of(link.secret());
@@ -72,7 +74,9 @@ fn serve_until(
         Ok(session) => session,
         Err(full) => {
             link.refuse(&full);
-            say(format_args!("an initiator was refused: {full}"));
+            shared
+                .told
+                .say(format_args!("an initiator was refused: {full}"));
             return Ok(());
         }
     };

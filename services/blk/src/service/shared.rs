@@ -4,6 +4,7 @@ use super::connection::{Connections, who};
 use super::counters::Counters;
 use super::identities::{Identities, Identity};
 use super::queue::Queue;
+use crate::say::Bounded;
 use crate::volume::Volume;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) connections: Connections,
     pub(super) counters: Counters,
     pub(super) admission: Arc<Admission>,
+    /// Lines about peers.
+    pub(super) told: Bounded,
     /// Requests that have arrived and have no answer.
     pub(super) under_way: AtomicUsize,
     /// No further request is taken.

@@ -29,6 +29,7 @@ mod layout;
 mod look;
 mod medium;
 mod open;
+mod sectors;
 mod space;
 mod step;
 mod superblock;
@@ -54,6 +55,7 @@ use crate::record::{self, Half, Place};
 use blocks::Blocks;
 use bytes::Bytes;
 use index::{AT_ONCE, Entry, Slot, without_bytes};
+use sectors::SectorErrors;
 use space::{Extent, Room, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -357,6 +359,7 @@ const SYNCS_MAX: u32 = 8;
 pub struct Store {
     name: String,
     medium: Box<dyn Medium>,
+    errors: SectorErrors,
     /// Offset of the first record, and the end of the space for new ones.
     bounds: (u64, u64),
     /// Where the records of the medium can be.
@@ -592,7 +595,14 @@ impl Store {
         // Cannot be cut: the length was checked when the entry was read or made.
         let length = usize::try_from(extent.length).unwrap_or(0);
         let bytes = self.medium.read_new(extent.offset, length);
-        let bytes = bytes.map_err(|error| self.io(error))?;
+        let bytes = bytes.map_err(|error| match self.errors.are_few(&error) {
+            true => BlkError::Unreadable {
+                target: self.name.clone(),
+                block,
+                error,
+            },
+            false => self.io(error),
+        })?;
         self.parse(block, generation, &bytes.into())
     }
 

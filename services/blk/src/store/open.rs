@@ -5,6 +5,7 @@ use super::file::FileMedium;
 use super::index::Slot;
 use super::layout::{GROUP, PAGE, SECTOR, Shape, check_size, last_byte};
 use super::medium::Medium;
+use super::sectors::SectorErrors;
 use super::space::{Extent, Space, fits};
 use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
@@ -139,6 +140,7 @@ impl Store {
         let store = Self {
             name: name.to_owned(),
             medium,
+            errors: SectorErrors::default(),
             bounds: (start, end),
             last,
             shape,

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Locks for blocks: two blocks with the same number modulo this share one.
 pub(super) const LOCKS: usize = 256;
 
+/// A page of blocks takes this for each of them.
+const _: () = assert!(size_of::<BlockState>() == 16);
+
 /// What the volume knows of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct BlockState {

@@ -5,7 +5,7 @@ use super::types::{Call, CommunicatorId, Memory, Numbered, Request, Side};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
-use crate::wire::{Block, BlockList, HostFin, Kind, Members, Route, Target};
+use crate::wire::{Block, BlockList, HostFin, Kind, Members, Message, Route, Target};
 use std::ptr::null_mut;
 use std::time::Instant;
 
@@ -173,7 +173,7 @@ impl Client {
     }
 
     /// Starts a call, or lets it wait.
-    fn enter(
+    pub(super) fn enter(
         &mut self,
         call: Call<'_>,
         (receive, receive_length): (*mut u8, usize),
@@ -321,6 +321,9 @@ impl Client {
         // SAFETY: the same.
         unsafe { live.take_short(lane, &fin) }.map_err(wrong)?;
         live.is_done = true;
+        if Message::of(collective.communicator).is_some() {
+            self.messages.over(live.cost);
+        }
         self.waiting.over(collective, live.is_persistent, live.cost);
         self.numbers.deregistration += start.elapsed();
         self.numbers.calls += 1;
@@ -436,7 +439,7 @@ pub(super) unsafe fn short_blocks(area: &Area, blocks: &BlockList, direct_min: u
 }
 
 /// A buffer as a call keeps it.
-fn area(memory: &Memory<'_>) -> Area {
+pub(super) fn area(memory: &Memory<'_>) -> Area {
     let (start, length) = memory.range();
     let packed = match memory {
         Memory::Registered(registered) => Some(registered.packed.clone()),

@@ -8,6 +8,7 @@ use super::lanes::{Lanes, services_used};
 use super::names::Names;
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Connected, Numbers};
+use super::streams::Messages;
 use super::waiting::Waiting;
 use super::window::Window;
 use crate::control::{FRAMES, Frame, Hello, Keys, Table, Welcome};
@@ -148,6 +149,7 @@ pub(super) fn connect(
         rank,
         direct_min,
         communicators,
+        messages: Messages::default(),
         limit: options.limit,
         spin: options.spin,
         link_checked: Instant::now(),

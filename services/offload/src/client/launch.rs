@@ -1,12 +1,14 @@
-//! The start of a call at the SP: registers the memory of its blocks, or copies them to memory that can be registered.
+//! The start of a call at the SP: registers the memory of its blocks, or copies them to memory that can be registered. The
+//! registrations of a persistent call may outlive its starts.
 
 use super::call::short_blocks;
 use super::lanes::Slice;
 use super::spans::{Piece, Span, pack, packed_length, pieces};
 use super::state::{Bounce, Client, Held};
+use super::types::{Registered, Side};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::Result;
-use crate::wire::{BlockList, Export, HostArrive, HostReduce, HostTree, Kind, Target};
+use crate::wire::{Block, BlockList, Export, HostArrive, HostReduce, HostTree, Kind, Target};
 use std::time::Instant;
 use xgvmi_ucp::MappedRange;
 use xgvmi_ucp::buffer::Buffer;
@@ -408,25 +410,86 @@ impl Client {
         area: &Area,
         held: &mut Held,
     ) -> std::result::Result<Reached, String> {
-        let range = (area.start.addr(), area.length);
+        // SAFETY: the caller upholds the contract.
+        let (mapped, packed) = unsafe { self.try_map(area.start, area.length) }?;
+        held.mapped.push(mapped);
+        Ok(self.named(area, &packed, held))
+    }
+
+    /// Registers and exports a range of the program's memory, unless that has failed lately.
+    ///
+    /// # Errors
+    /// Why it cannot be registered.
+    ///
+    /// # Safety
+    /// As for [`MappedRange::new`].
+    unsafe fn try_map(
+        &mut self,
+        start: *mut u8,
+        length: usize,
+    ) -> std::result::Result<(MappedRange, Vec<u8>), String> {
+        let range = (start.addr(), length);
         let named = |why: &str| format!("{} bytes at {:#x} {why}", range.1, range.0);
         if self.unregistrable.contains(&range) {
             return Err(named("could not be registered before"));
         }
         // SAFETY: the caller upholds the contract.
-        match unsafe { self.map(area.start, area.length) } {
-            Ok((mapped, packed)) => {
-                held.mapped.push(mapped);
-                Ok(self.named(area, &packed, held))
+        unsafe { self.map(start, length) }.map_err(|error| {
+            if self.unregistrable.len() == UNREGISTRABLE_MAX {
+                self.unregistrable.pop_front();
             }
-            Err(error) => {
-                if self.unregistrable.len() == UNREGISTRABLE_MAX {
-                    self.unregistrable.pop_front();
-                }
-                self.unregistrable.push_back(range);
-                Err(named(&format!("cannot be registered: {error}")))
-            }
+            self.unregistrable.push_back(range);
+            named(&format!("cannot be registered: {error}"))
+        })
+    }
+
+    /// # Safety
+    /// As for [`Client::keep_blocks`].
+    pub(super) unsafe fn keep_side(&mut self, side: Side<'_>) -> Option<Registered> {
+        let (start, length) = side.memory.range();
+        let of_all = (0..).zip(side.counts.iter().zip(side.displacements));
+        let blocks: BlockList = of_all
+            .map(|(peer, (count, displacement))| Block {
+                peer,
+                offset: *displacement as u64,
+                length: *count as u64,
+            })
+            .collect();
+        let direct_min = self.direct_min as u64;
+        let is_used = Span::of(&blocks, direct_min).is_some();
+        // A start would leave out short blocks at the ends.
+        let whole = Span {
+            first: 0,
+            end: length as u64,
+        };
+        // SAFETY: the caller upholds the contract.
+        unsafe {
+            self.keep(
+                start,
+                length,
+                is_used && whole.is_dense(&blocks, direct_min),
+            )
         }
+    }
+
+    /// # Safety
+    /// As for [`Client::keep_blocks`].
+    pub(super) unsafe fn keep(
+        &mut self,
+        start: *mut u8,
+        length: usize,
+        is_used: bool,
+    ) -> Option<Registered> {
+        if !is_used || self.check().is_err() {
+            return None;
+        }
+        // SAFETY: the caller upholds the contract.
+        let (range, packed) = unsafe { self.try_map(start, length) }.ok()?;
+        Some(Registered {
+            range,
+            start,
+            packed,
+        })
     }
 
     /// An export of the program's memory, with a name if there is one. The handle was asked for now: UCX has the memory

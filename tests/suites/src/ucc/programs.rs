@@ -101,6 +101,16 @@ fn program(
     words: &[&str],
     on_failure: &str,
 ) -> Result<Command> {
+    program_with(site, services, (name, words), on_failure, &[])
+}
+
+fn program_with(
+    site: &Site<'_>,
+    services: &Services<'_>,
+    (name, words): (&str, &[&str]),
+    on_failure: &str,
+    more: &[Variable],
+) -> Result<Command> {
     let program = compile(site, name)?;
     let words: Vec<&str> = std::iter::once(program.as_str())
         .chain(words.iter().copied())
@@ -113,17 +123,37 @@ fn program(
             let mut variables = plain_mpi();
             variables.push(variable(("UCC_TL_XGVMI_ON_FAILURE", on_failure)));
             variables.push(variable(("UCC_TL_XGVMI_LIMIT", "30s")));
+            variables.extend(more.iter().cloned());
             variables
         },
     ))
 }
 
-/// Each post of a persistent request transfers the data that the buffers then hold.
+/// Each post of a persistent request transfers the data that the buffers then hold. UCX has no cache of registrations here:
+/// the request has registered its buffers once.
 pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
-    const COLLECTIVES: [&str; 4] = ["alltoallv", "alltoall", "allgather", "allreduce"];
-    const POSTS: u64 = 6;
+    const COLLECTIVES: [&str; 5] = ["alltoallv", "alltoall", "allgather", "allreduce", "bcast"];
+    const POSTS: u64 = 300;
+    // Two buffers of each request, and one of the broadcast's.
+    const BINDS: u64 = 9 * RANKS;
     let services = site.services("xgvmi", &[])?;
-    let output = succeed(&mut direct(site, &services, "persistent", "error")?)?;
+    let prefix = Counters::prefix(site);
+    let emulator = site.world.bin.join("bf-emu").display().to_string();
+    let state = services.testbed.state().display().to_string();
+    let posts = POSTS.to_string();
+    let words = [
+        "persistent",
+        &posts,
+        &prefix,
+        &emulator,
+        "stats",
+        "--json",
+        "--state",
+        &state,
+    ];
+    let no_cache = [variable(("UCX_RCACHE_ENABLE", "n"))];
+    let mut command = program_with(site, &services, ("ucc_direct", &words), "error", &no_cache)?;
+    let output = succeed(&mut command)?;
     for collective in COLLECTIVES {
         let line = format!("ok persistent {collective}");
         ensure!(output.lines().any(|said| said == line), "{output}");
@@ -133,6 +163,11 @@ pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
     ensure!(
         completed == expect,
         "the services completed {completed} calls of ranks, not {expect}:\n{output}"
+    );
+    let found = Counters::of(&prefix)?;
+    ensure!(
+        found[4..] == [BINDS, BINDS],
+        "{COUNTED:?} in {POSTS} posts of each: {found:?}, not {BINDS} binds"
     );
     Ok(())
 }
@@ -317,10 +352,10 @@ pub(super) fn reduce(site: &Site<'_>) -> Result<()> {
     Ok(())
 }
 
-/// With `error` all collectives after the failure fail. With `host` they succeed on the hosts.
-pub(super) fn endure(site: &Site<'_>, on_failure: &str) -> Result<()> {
+/// With `error` all collectives after the failure fail. With `host` they succeed on the hosts. With `abort` the processes end.
+pub(super) fn endure(site: &Site<'_>, mode: &str, on_failure: &str) -> Result<()> {
     let mut services = site.services("xgvmi", &[])?;
-    let mut command = direct(site, &services, "endure", on_failure)?;
+    let mut command = direct(site, &services, mode, on_failure)?;
     let job = Running::spawn(&mut command)?;
     let begun = process::wait_until(LIMIT, || {
         let said = job.said();
@@ -333,6 +368,16 @@ pub(super) fn endure(site: &Site<'_>, on_failure: &str) -> Result<()> {
     ensure!(begun, "no round was completed: {}", job.said());
     services.running.pop();
     let done = job.wait(LIMIT)?;
+    if on_failure == "abort" {
+        let says = "the process ends (UCC_TL_XGVMI_ON_FAILURE=abort)";
+        ensure!(
+            !done.ok() && !done.timed_out && done.output.contains(says),
+            "{}\n{}",
+            done.verdict(),
+            done.output
+        );
+        return Ok(());
+    }
     ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
     let line = done
         .output

@@ -32,21 +32,25 @@ const PIECE: usize = 256 << 10;
 
 /// Jobs: name, size of a request as the client and the report write it, and options of fio. What they read was written by those
 /// before. Without options the client is `storage_writes.py`.
-const PATTERNS: [(&str, &str, u64, &[&str]); 3] = [
+const PATTERNS: [(&str, &str, u64, &[&str]); 4] = [
     (
         "sequential write",
         "256k",
         256 << 10,
         &["--rw=write", "--iodepth=8"],
     ),
+    // A flush behind each 64 MiB, and one at the end: all bytes reach the disks within the processor time that is counted.
     (
-        "sequential read",
+        FLUSHED,
         "256k",
         256 << 10,
-        &["--rw=read", "--iodepth=8"],
+        &["--rw=write", "--iodepth=8", "--fsync=256", "--end_fsync=1"],
     ),
+    (READ, "256k", 256 << 10, &["--rw=read", "--iodepth=8"]),
     ("random write", "4k", 4 << 10, &[]),
 ];
+const FLUSHED: &str = "sequential write, flushed";
+const READ: &str = "sequential read";
 /// Jobs that verify what they write.
 const VERIFIED: [&[&str]; 2] = [
     &["--rw=write", "--bs=256k", "--iodepth=8"],
@@ -124,9 +128,65 @@ struct Disks(Served, Option<Cluster>);
 const FUNCTIONS: [&str; 3] = ["node1.host", "node1.dpu", "node0.dpu"];
 const EXPORT: &str = "node0.host";
 
+/// Processor time of processes, in the system's ticks, and how often their threads have waited.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    user: u64,
+    system: u64,
+    waits: u64,
+}
+
+impl Spent {
+    fn of(id: u32) -> Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat"))?;
+        // The name of the program may have spaces.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let field = |nth: usize| -> Result<u64> {
+            let field = fields.split_whitespace().nth(nth).context("a field")?;
+            field.parse().context("a number")
+        };
+        let mut waits = 0;
+        for task in fs::read_dir(format!("/proc/{id}/task"))? {
+            // A thread may end meanwhile.
+            let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
+            let line = |line: &str| {
+                line.strip_prefix("voluntary_ctxt_switches:")?
+                    .trim()
+                    .parse()
+                    .ok()
+            };
+            waits += status.lines().find_map(line).unwrap_or(0_u64);
+        }
+        Ok(Self {
+            user: field(11)?,
+            system: field(12)?,
+            waits,
+        })
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            user: self.user + other.user,
+            system: self.system + other.system,
+            waits: self.waits + other.waits,
+        }
+    }
+
+    /// What was spent since then. Threads that have ended do not count any more.
+    fn since(self, before: Self) -> Self {
+        Self {
+            user: self.user - before.user,
+            system: self.system - before.system,
+            waits: self.waits.saturating_sub(before.waits),
+        }
+    }
+}
+
 /// What is counted before and after a job.
 struct Counts {
     processor: Duration,
+    /// Of the process that clients connect to, and of those behind it.
+    spent: [Spent; 2],
     /// Bytes of half blocks that were sent to targets.
     moved: u64,
     /// Calls of each target.
@@ -288,8 +348,14 @@ impl Disks {
     }
 
     fn counts(&self, place: &Place<'_>, peer: Peer) -> Result<Counts> {
+        let mut behind = Spent::default();
+        for running in &self.0.behind {
+            behind = behind.and(Spent::of(running.group.child.id())?);
+        }
+        let front = Spent::of(self.0.server.running.group.child.id())?;
         let mut counts = Counts {
             processor: self.0.processor()?,
+            spent: [front, behind],
             moved: 0,
             calls: Vec::new(),
             reads: 0,
@@ -381,7 +447,7 @@ pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)>
         rows.iter().find(is_it)?["mib_per_s"].as_f64()
     };
     let write = rate(PATTERNS[0].0).context("the writes")?;
-    let read = rate(PATTERNS[1].0).context("the reads")?;
+    let read = rate(READ).context("the reads")?;
     let total = json!([{
         "verified_bytes": verified, "socket_mib_per_s": socket, "relay_mib_per_s": relay,
         "read_of_socket": read / socket, "read_of_relay": read / relay,
@@ -439,13 +505,14 @@ fn row(
             let bytes = number("io_bytes")?;
             Done {
                 bytes,
-                flushes: 0,
+                flushes: job["sync"]["total_ios"].as_u64().unwrap_or(0),
                 seconds: bytes / number("bw_bytes")?,
             }
         }
     };
     let after = disks.counts(place, peer)?;
     ensure!(bytes > 0.0, "nothing was done");
+    ensure!(flushes > 0 || pattern != FLUSHED, "fio has flushed nothing");
     let cpu_s = (after.processor - before.processor).as_secs_f64();
     let disk_bytes = match (kind, peer) {
         ("read", _) => bytes,
@@ -464,8 +531,21 @@ fn row(
             "{sends:?} messages to a target for a group of {size} bytes; the most is {SENDS_MAX}"
         );
     }
+    // SAFETY: no memory is involved.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    let gib = bytes / MIB / 1024.0;
+    let spent = |of: usize| {
+        let spent = after.spent[of].since(before.spent[of]);
+        json!({
+            "user_s": spent.user as f64 / ticks / gib,
+            "system_s": spent.system as f64 / ticks / gib,
+            "waits_per_group": spent.waits as f64 / groups,
+        })
+    };
+    let (front, behind) = (spent(0), spent(1));
     Ok(json!({
         "peer": peer.name(), "pattern": pattern, "block": size,
+        "where": {"front": front, "targets": behind},
         "mib_per_s": bytes / MIB / seconds,
         "cpu_s_per_gib": cpu_s * 1024.0 * MIB / bytes,
         "sends_per_group": sends,

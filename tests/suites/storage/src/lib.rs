@@ -29,6 +29,7 @@ mod large;
 mod loops;
 mod peers;
 mod place;
+mod power;
 mod replay;
 mod several;
 mod snapshots;
@@ -42,7 +43,7 @@ pub use loops::run_loops;
 pub use peers::bench;
 pub use replay::record;
 pub use tls::run_tls;
-pub use vhost::{EXERCISE_TEST, LOG_TEST, VHOST_TESTS, has_log, run_vhost};
+pub use vhost::{EXERCISE_TEST, LOG_TEST, Machinery, VHOST_TESTS, has_log, run_vhost};
 
 use anyhow::{Context, Result, bail, ensure};
 use place::{Place, Server, Way, without};
@@ -182,6 +183,10 @@ const TESTS: &[(&str, Test)] = &[
     (
         "fio: all targets stop and two are killed, and no request fails",
         faults::stalled,
+    ),
+    (
+        "fio: all disks lose their power, and what it had flushed is verified by its saved state",
+        power::verified,
     ),
     (
         "ext4: a file system survives an absent and a damaged target",

@@ -2,14 +2,16 @@
 //! targets are replaced. One target at a time is behind `storage-lossy`. After each round everything is read and compared
 //! with what was acknowledged.
 
+pub(crate) mod batch;
 pub(crate) mod client;
 pub(crate) mod ledger;
 
 use super::place::Place;
 use super::{FILES, LIMIT, START, World};
 use anyhow::{Context as _, Result, bail, ensure};
-use client::{Client, Heard, SECTOR};
-use ledger::{Ledger, Write};
+use batch::{Batch, Event};
+use client::{Client, SECTOR};
+use ledger::Ledger;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -85,10 +87,13 @@ pub fn run_loops(world: &World<'_>) -> Result<Vec<(&'static str, Result<()>)>> {
     for (name, round) in LOOPS.into_iter().filter(|(name, _)| wants(name)) {
         results.push((name, run_loop(world, name, round, rounds)));
     }
-    if wants(super::large::NAME) {
+    let large: [(_, fn(&Place<'_>) -> Result<()>); 2] = [
+        (super::large::NAME, super::large::run),
+        (super::large::DENSE, super::large::dense),
+    ];
+    for (name, test) in large.into_iter().filter(|(name, _)| wants(name)) {
         let place = Place::on_host(world, "storage-large");
-        let result = place.and_then(|place| super::large::run(&place));
-        results.push((super::large::NAME, result));
+        results.push((name, place.and_then(|place| test(&place))));
     }
     Ok(results)
 }
@@ -241,36 +246,18 @@ impl<'a> Lane<'a> {
         &mut self,
         event: &mut dyn FnMut(&mut Self, Option<usize>) -> Result<()>,
     ) -> Result<bool> {
-        let batch = self.ledger.batch(WRITES, &mut self.random);
-        let mut sent = 0;
-        for (cookie, write) in (0..).zip(&batch) {
-            let offset = (write.first * SECTOR) as u64;
-            if !self.client()?.write(cookie, offset, &write.bytes()) {
-                break;
-            }
-            sent += 1;
-        }
-        let mut answers = 0;
-        while answers < sent {
-            match self.client()?.hear()? {
-                Heard::Answer(cookie, 0) => {
-                    let write: &Write = usize::try_from(cookie)
-                        .ok()
-                        .and_then(|at| batch.get(at))
-                        .context("an answer to nothing")?;
-                    self.ledger.done(write);
-                    answers += 1;
-                    event(self, Some(answers))?;
-                }
-                Heard::Answer(cookie, error) => bail!("write {cookie} of {batch:?}: error {error}"),
-                Heard::Silence => event(self, None)?,
-                Heard::End => return Ok(true),
+        let client = self.client.as_mut().context("a client")?;
+        let mut batch = Batch::post(client, &mut self.ledger, WRITES, &mut self.random);
+        loop {
+            let client = self.client.as_mut().context("a client")?;
+            match batch.next(client, &mut self.ledger)? {
+                Event::Answer => event(self, Some(batch.answers))?,
+                Event::Refused(write, error) => bail!("{write:?}: error {error}"),
+                Event::Silence => event(self, None)?,
+                Event::End => return Ok(true),
+                Event::Done(all) => return Ok(!all),
             }
         }
-        for write in batch.iter().skip(sent) {
-            self.ledger.unsent(write);
-        }
-        Ok(sent < batch.len())
     }
 
     /// Writes a batch without an event.
@@ -289,26 +276,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    fn show(&self) -> Result<Value> {
-        let said = self.place.ours(&["ctl", "--socket", "status", "show"])?;
-        serde_json::from_str(&said).with_context(|| said.clone())
-    }
-
-    /// Waits until all targets hold everything.
     fn settle(&self) -> Result<()> {
-        let mut last = Value::Null;
-        let complete = |target: &Value| {
-            target["complete"] == true && target["absent"] == "" && target["missing_blocks"] == 0
-        };
-        let settled = process::wait_until(LIMIT, || {
-            last = self.show().unwrap_or_default();
-            last["targets"]
-                .as_array()
-                .is_some_and(|all| all.len() == 3 && all.iter().all(complete))
-        });
-        ensure!(settled, "not all targets become complete: {last}");
-        ensure!(last["lost_blocks"] == 0, "{last}");
-        Ok(())
+        self.place.settle()
     }
 
     /// The volume is the same without each of the targets, and a scrub finds nothing.

@@ -198,6 +198,27 @@ impl<'a> Place<'a> {
         Ok((running, address.to_owned()))
     }
 
+    /// Waits until all targets hold everything, by the status socket `status`.
+    pub(super) fn settle(&self) -> Result<()> {
+        let show = || -> Result<Value> {
+            let said = self.ours(&["ctl", "--socket", "status", "show"])?;
+            serde_json::from_str(&said).with_context(|| said.clone())
+        };
+        let mut last = Value::Null;
+        let complete = |target: &Value| {
+            target["complete"] == true && target["absent"] == "" && target["missing_blocks"] == 0
+        };
+        let settled = process::wait_until(LIMIT, || {
+            last = show().unwrap_or_default();
+            last["targets"]
+                .as_array()
+                .is_some_and(|all| all.len() == 3 && all.iter().all(complete))
+        });
+        ensure!(settled, "not all targets become complete: {last}");
+        ensure!(last["lost_blocks"] == 0, "{last}");
+        Ok(())
+    }
+
     /// Writes a file of `mib` MiB: text, noise and zeros in turn, 64 KiB each.
     pub(super) fn image(&self, name: &str, mib: u64) -> Result<()> {
         let mut bytes = Vec::new();

@@ -11,15 +11,18 @@ use testbed::workspace;
 type Test = fn(&Machine<'_>) -> Result<()>;
 
 /// Names of the tests.
-pub const VHOST_TESTS: [&str; 4] = [
+pub const VHOST_TESTS: [&str; 7] = [
     "qemu: a guest reads, copies in two queues, discards and flushes",
     "qemu: the export is killed while the guest writes, and returns",
     "qemu: a guest of a read-only device",
     "dm-flakey: targets lose their power in a guest, and what was flushed is there",
+    "fsx: random writes, holes and truncations of a file of ext4 in a guest, each read compared",
+    "qemu: a guest boots from the volume by a boot loader there",
+    "nbd: fsx on ext4 on a device of the guest's kernel, whose export is in the guest",
 ];
 
-/// Name of the test that needs fsx and fsstress, which no package of Debian has.
-pub const EXERCISE_TEST: &str = "xfstests: fsx and fsstress on ext4 in a guest";
+/// Name of the test that needs fsstress, which no package of Debian has.
+pub const EXERCISE_TEST: &str = "xfstests: fsstress on ext4 in a guest";
 
 /// Modules of the guest, in the order in which they are loaded.
 const MODULES: [&str; 6] = [
@@ -42,7 +45,12 @@ const LOGGED: u64 = 30;
 const LOG_BYTES: u64 = 1 << 30;
 
 /// More modules of the guest whose disks lose their power.
-const CRASH_MODULES: [&str; 3] = ["block/loop.ko", "md/dm-mod.ko", "md/dm-flakey.ko"];
+const CRASH_MODULES: [&str; 4] = [
+    "block/loop.ko",
+    "block/nbd.ko",
+    "md/dm-mod.ko",
+    "md/dm-flakey.ko",
+];
 
 /// Power losses in a guest.
 const CRASHES: u64 = 12;
@@ -57,19 +65,36 @@ struct Machine<'a> {
     place: Place<'a>,
     /// QEMU, the kernel and busybox, unpacked.
     root: &'a Path,
+    machinery: Machinery<'a>,
 }
 
-/// Runs all tests that are wanted, with the packages that are unpacked at `root`. fsx and fsstress are in `exercisers`, if it is
-/// there.
+/// Programs of the virtual machine and of its guest.
+#[derive(Debug, Clone, Copy)]
+pub struct Machinery<'a> {
+    /// Unpacked packages: QEMU, the kernel and busybox.
+    pub root: &'a Path,
+    /// Unpacked packages: syslinux, mtools, dosfstools, nbd-client.
+    pub tools: &'a Path,
+    /// The program fsx.
+    pub fsx: &'a Path,
+    /// A directory with fsstress.
+    pub exercisers: Option<&'a Path>,
+}
+
+/// Runs all tests that are wanted.
 ///
 /// # Errors
 /// The directory cannot be created.
 pub fn run_vhost(
     world: &World<'_>,
-    root: &Path,
-    exercisers: Option<&Path>,
+    machinery: Machinery<'_>,
 ) -> Result<Vec<(&'static str, Result<()>)>> {
-    let tests: [Test; 4] = [copies, killed, read_only, crashes];
+    let tests: [Test; 7] = [
+        copies, killed, read_only, crashes, compared, booted, kernel_nbd,
+    ];
+    let Machinery {
+        root, exercisers, ..
+    } = machinery;
     let wants = |name: &str| {
         let parts = &world.parts;
         parts.is_empty() || parts.iter().any(|part| name.contains(part))
@@ -89,7 +114,11 @@ pub fn run_vhost(
         .filter(|(name, _)| wants(name))
         .map(|(name, test)| {
             let place = Place::on_host(world, "storage-vhost")?;
-            let machine = Machine { place, root };
+            let machine = Machine {
+                place,
+                root,
+                machinery,
+            };
             Ok((name, machine.prepare().and_then(|()| test(&machine))))
         })
         .collect()
@@ -100,6 +129,11 @@ pub fn run_vhost(
 pub fn has_log(root: &Path) -> bool {
     let modules = only(root.join("lib/modules"), "");
     modules.is_ok_and(|modules| modules.join("kernel/drivers").join(LOG_MODULE).exists())
+}
+
+/// The kernel's command line for a part of the guest's script.
+fn line_of(part: &str) -> String {
+    format!("console=ttyS0 quiet panic=-1 part={part}")
 }
 
 /// The only path below `dir` that begins with this name.
@@ -202,8 +236,16 @@ impl Machine<'_> {
 
     /// The same with more options of QEMU.
     fn start_with(&self, part: &str, options: &[&str]) -> Result<Running> {
+        let kernel = only(self.root.join("boot"), "vmlinuz-")?;
+        let kernel = kernel.to_str().context("the path of a kernel")?;
+        let line = line_of(part);
+        let own = ["-initrd", "initrd", "-kernel", kernel, "-append", &line];
+        self.emulate("", &[options, &own].concat())
+    }
+
+    /// Starts QEMU with the disk, and options of its device.
+    fn emulate(&self, of_disk: &str, options: &[&str]) -> Result<Running> {
         let root = self.root;
-        let kernel = only(root.join("boot"), "vmlinuz-")?;
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
         let libraries = libraries.map(|dir| root.join(dir).display().to_string());
         let mut command = Command::new(root.join("usr/bin/qemu-system-x86_64"));
@@ -216,11 +258,10 @@ impl Machine<'_> {
         let words = "-machine pc,accel=tcg -nodefaults -display none -no-reboot -serial stdio -m 512 -smp 2 \
                      -object memory-backend-memfd,id=memory,size=512M,share=on -numa node,memdev=memory \
                      -chardev socket,id=disk,path=vhost,reconnect=1 \
-                     -device vhost-user-blk-pci,chardev=disk,num-queues=2 -initrd initrd";
+                     -device vhost-user-blk-pci,chardev=disk,num-queues=2";
+        let words = format!("{words}{of_disk}");
         command.args(words.split_whitespace()).args(options);
-        command.arg("-kernel").arg(kernel);
-        let line = format!("console=ttyS0 quiet panic=-1 part={part}");
-        Running::spawn(command.args(["-append", &line]))
+        Running::spawn(&mut command)
     }
 
     /// Waits until the guest has ended. Returns what it has said.
@@ -379,25 +420,86 @@ fn crashes(machine: &Machine<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Programs that exercise a file system, in `dir`, on the kernel's ext4 in a guest: each byte that fsx reads is compared, and
-/// the file system is clean afterwards.
-fn exercised(machine: &Machine<'_>, dir: &Path) -> Result<()> {
+/// Programs exercise a file system on the kernel's ext4 in a guest, which is clean afterwards.
+fn exercise(machine: &Machine<'_>, part: &str) -> Result<()> {
     let export = machine.export(&[])?;
-    for program in ["fsx", "fsstress"] {
-        fs::copy(
-            dir.join(program),
-            machine.place.path("guest/bin").join(program),
-        )
-        .with_context(|| format!("{program} in {}", dir.display()))?;
-    }
     machine.give(&machine.stock_path("mkfs.ext4")?, "mkfs.ext4")?;
     machine.pack()?;
-    let said = machine.end(machine.start("exercise")?)?;
-    for program in ["fsx", "fsstress"] {
-        ensure!(said.contains(&format!("guest: {program} 0")), "{said}");
-    }
+    let said = machine.end(machine.start(part)?)?;
+    ensure!(said.contains(&format!("guest: {part} 0")), "{said}");
+    ensure!(!said.contains("guest: error"), "{said}");
     machine.nbdcopy("nbd+unix:///?socket=socket", "out")?;
     drop(export);
     machine.place.stock("e2fsck", &["-f", "-n", "out"])?;
     machine.place.scrub().map(drop)
+}
+
+fn compared(machine: &Machine<'_>) -> Result<()> {
+    machine.give(machine.machinery.fsx, "fsx")?;
+    exercise(machine, "fsx")
+}
+
+/// fsstress of xfstests, in `dir`.
+fn exercised(machine: &Machine<'_>, dir: &Path) -> Result<()> {
+    machine.give(&dir.join("fsstress"), "fsstress")?;
+    exercise(machine, "fsstress")
+}
+
+/// The volume is a disk with boot loader, kernel and the guest's files, and QEMU gets nothing else.
+fn booted(machine: &Machine<'_>) -> Result<()> {
+    let place = &machine.place;
+    let tools = machine.machinery.tools;
+    let path = |dir: &Path| dir.display().to_string();
+    let kernel = path(&only(machine.root.join("boot"), "vmlinuz-")?);
+    let config = format!(
+        "DEFAULT guest\nPROMPT 0\nLABEL guest\nKERNEL vmlinuz\nINITRD initrd\nAPPEND {}\n",
+        line_of("booted")
+    );
+    fs::write(place.path("syslinux.cfg"), config)?;
+    let dirs = ["usr/bin", "usr/sbin", "bin", "sbin"].map(|dir| path(&tools.join(dir)));
+    let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+    let libraries = libraries.map(|dir| path(&tools.join(dir))).join(":");
+    let make = format!(
+        "export PATH={}:$PATH LD_LIBRARY_PATH={libraries} MTOOLS_SKIP_CHECK=1; rm image && \
+         mkfs.fat -C image {} >/dev/null && syslinux --install image && \
+         mcopy -i image {kernel} ::vmlinuz && mcopy -i image initrd syslinux.cfg ::",
+        dirs.join(":"),
+        SIZE_MIB << 10
+    );
+    place.stock("sh", &["-e", "-c", &make])?;
+    let export = machine.export(&[])?;
+    machine.nbdcopy("image", "nbd+unix:///?socket=socket")?;
+    let said = machine.end(machine.emulate(",bootindex=0", &[])?)?;
+    machine.describes(&said, &export, "0")?;
+    ensure!(
+        said.contains("guest: booted") && said.contains("BOOT_IMAGE=vmlinuz"),
+        "{said}"
+    );
+    machine.holds(export, |_| ())
+}
+
+/// Export and targets are in the guest, and its kernel is the client. The machine itself may have no nbd.
+fn kernel_nbd(machine: &Machine<'_>) -> Result<()> {
+    let export = machine.export(&[])?;
+    let bin = machine.place.world.bin;
+    machine.give(&bin.join("xgvmi-blk"), "xgvmi-blk")?;
+    machine.give(machine.machinery.fsx, "fsx")?;
+    let client = machine.machinery.tools.join("usr/sbin/nbd-client");
+    machine.give(&client, "nbd-client")?;
+    machine.give(&machine.stock_path("mkfs.ext4")?, "mkfs.ext4")?;
+    machine.give(&machine.stock_path("e2fsck")?, "e2fsck")?;
+    machine.pack()?;
+    let said = machine.end(machine.start("nbd")?)?;
+    for line in [
+        "guest: fsx 0",
+        "guest: e2fsck 0",
+        "guest: copies are equal",
+        "\"bad_halves\": 0",
+        "\"lost_blocks\": 0",
+    ] {
+        ensure!(said.contains(line), "'{line}' is not in:\n{said}");
+    }
+    ensure!(!said.contains("guest: error"), "{said}");
+    drop(export);
+    Ok(())
 }

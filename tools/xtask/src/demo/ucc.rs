@@ -9,7 +9,7 @@ use crate::process;
 use crate::setup::{mpi, tree};
 use crate::suites::World;
 use crate::suites::device::Testbed;
-use crate::suites::ucc::job::{Backend, Launcher, RANKS, STRICT_ORDER, Site, variable};
+use crate::suites::ucc::job::{Backend, Launcher, RANKS, STRICT_ORDER, Shape, Site, variable};
 use crate::suites::ucc::programs;
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -28,13 +28,17 @@ Runs osu_alltoallv, osu_ialltoallv and a program of MPI_Allreduce and MPI_Iallre
 Open MPI with stock UCC of Debian's testing suite: two emulated nodes, four ranks, fresh buffers in each call, every byte verified. The collectives are Open MPI's
 own (mpi), stock UCC's on the hosts (ucc), and the service processes' on the DPUs (offload) in schemes ksm, stock and
 xgvmi. Computation between start and wait is a sleep, because two cores cannot compute for four ranks. The programs spread_...
-let the ranks start at different times, and measure the time of a rank in MPI.
+let the ranks start at different times, and measure the time of a rank in MPI. The programs sleep_... block, and their
+ranks sleep in an offloaded call (UCC_TL_XGVMI_WAIT=sleep). The group cluster has blocking allreduces of 16 ranks on four nodes.
 
   --sizes MIN:MAX    bytes to each rank, or of a rank's vector; they double [default: 1024:1048576]
   --iterations N     timed calls per size [default: 20]
   --schemes LIST     schemes of the offloaded collectives [default: ksm,stock,xgvmi]
-  --programs LIST    groups of programs [default: osu,mpi,spread]
+  --programs LIST    groups of programs [default: osu,mpi,spread,sleep,cluster]
   --quick            sizes 65536:262144, five calls each
+
+A run of all takes longer than 25 minutes on two cores. The groups sleep and cluster measure xgvmi only, from 64 KiB on; spread
+has 4 KiB, 64 KiB and 1 MiB. `cargo xtask results --only ucc` replaces the rows of the programs that a run has measured.
 
 Writes target/demo-ucc/report.json, report.md, report.svg. If the packages or the namespaces are not available, the
 report names the reason in 'skipped'.";
@@ -59,8 +63,28 @@ const SPREADS: [(&str, &str); 2] = [
 ];
 /// Milliseconds from the first rank's start to the last one's, as words of the mode.
 const SPREAD_MS: &str = ":0:1:5:10";
+/// Sizes of these programs.
+const SPREAD_SIZES: [u32; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// Modes of the program whose ranks sleep in offloaded calls, and their names in the report.
+const SLEEPS: [(&str, &str); 2] = [
+    ("blocks", "sleep_alltoallv"),
+    ("blocking", "sleep_allreduce"),
+];
+/// The option that makes a waiting rank sleep.
+const SLEEP: (&str, &str) = ("UCC_TL_XGVMI_WAIT", "sleep");
+/// The program of more ranks, and their places.
+const CLUSTER: (&str, &str, Shape) = (
+    "blocking",
+    "allreduce_4x4",
+    Shape {
+        nodes: 4,
+        ranks_per_node: 4,
+    },
+);
+/// Sizes from which the calls of blocking ranks are compared.
+const LONG: u32 = 64 << 10;
 /// Groups of programs.
-const GROUPS: [&str; 3] = ["osu", "mpi", "spread"];
+const GROUPS: [&str; 5] = ["osu", "mpi", "spread", "sleep", "cluster"];
 /// Counted commands and work requests of the device, with their groups in its counters.
 const COMMANDS: [(&str, &str); 7] = [
     ("commands", "create_mkey"),
@@ -120,16 +144,22 @@ impl Options {
 }
 
 fn sizes(text: String) -> Result<String> {
-    let number = |part: &str| part.parse::<u32>().ok().filter(|size| *size > 0);
-    let good = text
-        .split_once(':')
-        .and_then(|(least, most)| Some(number(least)? <= number(most)?));
-    ensure!(good == Some(true), "--sizes '{text}' is not MIN:MAX");
+    bounds(&text)?;
     Ok(text)
 }
 
+/// The least and the greatest size.
+fn bounds(text: &str) -> Result<[u32; 2]> {
+    let number = |part: &str| part.parse::<u32>().ok().filter(|size| *size > 0);
+    let both = text
+        .split_once(':')
+        .and_then(|(least, most)| Some([number(least)?, number(most)?]));
+    both.filter(|[least, most]| least <= most)
+        .with_context(|| format!("--sizes '{text}' is not MIN:MAX"))
+}
+
 /// Names of a list, all of which are known.
-fn names(what: &str, known: &[&'static str], list: &str) -> Result<Vec<&'static str>> {
+pub(super) fn names(what: &str, known: &[&'static str], list: &str) -> Result<Vec<&'static str>> {
     let found = |name: &str| known.iter().copied().find(|known| *known == name);
     list.split(',')
         .map(|name| {
@@ -158,7 +188,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         Ok((tree, place))
     });
     let report = match place {
-        Ok((tree, place)) => measure(&options, &Site::new(&world, tree, place)?, &output)?,
+        Ok((tree, place)) => measure(&options, Site::new(&world, tree, place)?, &output)?,
         Err(error) => report(&[], Some(&format!("{error:#}"))),
     };
     files::save(&output.join("report.json"), &report, columns::UCC)?;
@@ -183,6 +213,49 @@ struct Way {
     traced: Option<&'static str>,
 }
 
+impl Way {
+    /// Whether the groups of few executions have this one.
+    fn is_compared(&self) -> bool {
+        matches!(self.name, "ucc" | "xgvmi")
+    }
+}
+
+/// Blocking calls of more ranks.
+fn cluster(options: &Options, site: &Site<'_>, way: Way) -> Result<Vec<Record>> {
+    let services = way
+        .scheme
+        .map(|scheme| site.services(scheme, &[]))
+        .transpose()?;
+    let own = match &services {
+        Some(_) => None,
+        None => Some(Testbed::of(site.world, site.shape.nodes)?),
+    };
+    let (testbed, backend) = match (&services, &own) {
+        (Some(services), _) => (&services.testbed, Backend::Offload(services)),
+        (None, Some(testbed)) => (testbed, Backend::Ucc),
+        (None, None) => bail!("no device"),
+    };
+    let runner = Runner {
+        site,
+        testbed,
+        backend,
+    };
+    let records = runner.long(options, way, &[(CLUSTER.0, CLUSTER.1)], &[])?;
+    if let Some(services) = &services {
+        let made = records
+            .iter()
+            .map(|record| calls(&record.value))
+            .sum::<u64>();
+        let completed = services.completed()?;
+        ensure!(
+            completed >= site.shape.ranks() * made,
+            "the services completed {completed} calls; {} ranks made {made} each",
+            site.shape.ranks()
+        );
+    }
+    Ok(records)
+}
+
 /// A result file of one of the programs.
 struct Record {
     way: Way,
@@ -190,7 +263,7 @@ struct Record {
     value: Value,
 }
 
-fn measure(options: &Options, site: &Site<'_>, output: &Path) -> Result<Value> {
+fn measure(options: &Options, mut site: Site<'_>, output: &Path) -> Result<Value> {
     let mut ways = vec![
         Way {
             name: "mpi",
@@ -213,8 +286,14 @@ fn measure(options: &Options, site: &Site<'_>, output: &Path) -> Result<Value> {
     }));
     let library = mpi::wheel(&site.world.env).library()?;
     let mut records = Vec::new();
-    for way in ways {
-        records.extend(one_way(options, site, way, &library, output)?);
+    for way in &ways {
+        records.extend(one_way(options, &site, *way, &library, output)?);
+    }
+    if options.programs.contains(&"cluster") {
+        site.shape = CLUSTER.2;
+        for way in ways.into_iter().filter(Way::is_compared) {
+            records.extend(cluster(options, &site, way)?);
+        }
     }
     if options.programs.contains(&"osu") {
         plot(&records, output)?;
@@ -309,6 +388,9 @@ fn one_way(
     if has("spread") {
         records.extend(runner.spreads(options, way)?);
     }
+    if has("sleep") && way.is_compared() {
+        records.extend(runner.long(options, way, &SLEEPS, &[SLEEP])?);
+    }
     if let Some(services) = &services {
         let calls = records
             .iter()
@@ -398,32 +480,60 @@ impl Runner<'_> {
 
     /// Collectives that the ranks start at different times.
     fn spreads(&self, options: &Options, way: Way) -> Result<Vec<Record>> {
-        let program = programs::compile_mpi(self.site, "mpi_timed")?;
-        let iterations = options.iterations.to_string();
-        let (least, most) = options.sizes.split_once(':').context("sizes")?;
+        let [least, most] = bounds(&options.sizes)?;
+        let sizes = SPREAD_SIZES
+            .iter()
+            .filter(|size| (least..=most).contains(size));
+        let sizes: Vec<u32> = sizes.copied().collect();
         let mut records = Vec::new();
         for (mode, name) in SPREADS {
             let mode = format!("{mode}{SPREAD_MS}");
-            let words = [
-                &program,
-                mode.as_str(),
-                least,
-                most,
-                &iterations,
-                WARM_UP,
-                "-",
-            ];
-            let said = self.run(&words, false, &[])?;
-            let rows = printed(&said)?;
-            ensure!(!rows.is_empty(), "{name} prints no row:\n{said}");
-            eprint!(".");
-            records.push(Record {
-                way,
-                program: name,
-                value: json!({ "rows": rows }),
-            });
+            for size in &sizes {
+                records.push(self.timed(options, way, (&mode, name), [*size; 2], &[])?);
+            }
         }
         Ok(records)
+    }
+
+    /// Blocking collectives of long messages, with variables of the ranks.
+    fn long(
+        &self,
+        options: &Options,
+        way: Way,
+        modes: &[(&str, &'static str)],
+        variables: &[(&str, &str)],
+    ) -> Result<Vec<Record>> {
+        let [least, most] = bounds(&options.sizes)?;
+        let sizes = [least.max(LONG), most];
+        let modes = modes.iter().filter(|_| sizes[0] <= most);
+        modes
+            .map(|mode| self.timed(options, way, *mode, sizes, variables))
+            .collect()
+    }
+
+    /// A mode of the timed program, without the device's counters.
+    fn timed(
+        &self,
+        options: &Options,
+        way: Way,
+        (mode, name): (&str, &'static str),
+        [least, most]: [u32; 2],
+        variables: &[(&str, &str)],
+    ) -> Result<Record> {
+        let program = programs::compile_mpi(self.site, "mpi_timed")?;
+        let numbers = [least, most, options.iterations].map(|number| number.to_string());
+        let mut words = vec![program.as_str(), mode];
+        words.extend(numbers.iter().map(String::as_str));
+        words.extend([WARM_UP, "-"]);
+        let said = self.run(&words, false, variables)?;
+        let rows = printed(&said)?;
+        ensure!(!rows.is_empty(), "{name} prints no row:\n{said}");
+        eprint!(".");
+        Ok(Record {
+            way,
+            program: name,
+            value: json!({ "rows": rows }),
+        })
     }
 }
 
@@ -549,7 +659,7 @@ mod tests {
                 options.schemes.len(),
                 options.programs.len()
             ),
-            ("1024:1048576", 3, 3)
+            ("1024:1048576", 3, 5)
         );
         let options = parse("--quick --schemes xgvmi").unwrap().unwrap();
         assert_eq!((options.iterations, options.schemes), (5, vec!["xgvmi"]));

@@ -183,9 +183,9 @@ fn the_data_of_requests_under_way_have_a_limit() {
     client.leave();
 }
 
-/// Zeros, and the number of reads that have begun.
+/// Data that is never zero. It counts the reads that have begun, and the questions for states.
 #[derive(Default)]
-struct Counted(AtomicUsize);
+struct Counted(AtomicUsize, AtomicUsize);
 
 impl Disk for Counted {
     fn id(&self) -> Id {
@@ -219,6 +219,7 @@ impl Disk for Counted {
     }
 
     fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>> {
+        self.1.fetch_add(1, Ordering::SeqCst);
         Ok(vec![Extent {
             length,
             zero: false,
@@ -228,6 +229,32 @@ impl Disk for Counted {
     fn status(&self) -> VolumeStatus {
         VolumeStatus::default()
     }
+}
+
+/// Behind a service each question is a round trip.
+#[test]
+fn a_read_asks_for_no_states() {
+    let disk = Arc::new(Counted::default());
+    let export = Export::new(Arc::clone(&disk) as Arc<dyn Disk>, "vol");
+    let mut client = Client::connect(&export, 3);
+    client.option(option::STRUCTURED_REPLY, &[]);
+    let query = [
+        &name("vol")[..],
+        &1u32.to_be_bytes(),
+        &name("base:allocation"),
+    ]
+    .concat();
+    client.option(option::SET_META_CONTEXT, &query);
+    let replies = client.option(option::GO, &[name("vol"), vec![0, 0]].concat());
+    assert_eq!(replies.last().unwrap().0, reply::ACK);
+    for length in [512, 4096, 1 << 20] {
+        assert_eq!(client.read(4096, length), vec![5; length as usize]);
+    }
+    let counts = || [&disk.0, &disk.1].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(counts(), [3, 0]);
+    client.request((STATUS, 0), 0, 4096, &[]).unwrap();
+    assert_eq!(counts(), [3, 1]);
+    client.leave();
 }
 
 /// A client that reads no replies keeps at most the data of two of its requests in the server's memory.

@@ -253,3 +253,102 @@ fn a_volume_with_a_full_target_opens_after_a_kill() {
         }
     }
 }
+
+/// A disk that cannot read some sectors until they are written.
+struct BadSectors {
+    disk: Disk,
+    bad: Mutex<Vec<u64>>,
+}
+
+impl BadSectors {
+    /// A store on it, which is open.
+    fn open(world: &World, role: Role) -> (Arc<Self>, Arc<dyn Target>) {
+        let medium = Arc::new(Self {
+            disk: world.disks[role.index()].clone(),
+            bad: Mutex::default(),
+        });
+        let shared = Box::new(Sectors(Arc::clone(&medium)));
+        let store = Store::open(&role.to_string(), shared, None).unwrap();
+        (medium, Arc::new(store))
+    }
+
+    /// These sectors, counted from the first record, cannot be read.
+    fn spoil(&self, sectors: Range<u64>) {
+        let first = Shape::with_room(BLOCKS).data_at() / 512;
+        let sectors = sectors.map(|sector| first + sector);
+        *self.bad.lock().unwrap() = sectors.collect();
+    }
+}
+
+struct Sectors(Arc<BadSectors>);
+
+fn sectors(offset: u64, length: usize) -> Range<u64> {
+    offset / 512..(offset + length as u64).div_ceil(512)
+}
+
+impl Medium for Sectors {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let wanted = sectors(offset, bytes.len());
+        let bad = self.0.bad.lock().unwrap();
+        if bad.iter().any(|sector| wanted.contains(sector)) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        drop(bad);
+        self.0.disk.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let written = sectors(offset, bytes.len());
+        let mut bad = self.0.bad.lock().unwrap();
+        bad.retain(|sector| !written.contains(sector));
+        drop(bad);
+        self.0.disk.write(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.disk.sync()
+    }
+
+    fn release(&self, offset: u64, length: u64) {
+        self.0.disk.release(offset, length);
+    }
+}
+
+/// A sector that cannot be read costs the records in it, which are written again elsewhere, and not the target.
+#[test]
+fn a_bad_sector_is_repaired_and_its_target_stays() {
+    for role in Role::HALVES {
+        let world = World::new();
+        let shadow = fill(&world.open(), 3);
+        let (disk, store) = BadSectors::open(&world, role);
+        let target = |each| match each == role {
+            true => Arc::clone(&store),
+            false => world.store(each),
+        };
+        let volume = Volume::open(Role::HALVES.map(target).to_vec()).unwrap();
+        disk.spoil(4..5);
+        let report = volume.scrub().unwrap();
+        let bad = report.bad_halves;
+        assert!((1..=3).contains(&bad), "{role}: {bad}");
+        assert_eq!(report.repaired_halves, bad, "{role}");
+        assert_eq!(report.lost_blocks, 0);
+        assert_eq!(volume.scrub().unwrap().bad_halves, 0, "{role}");
+        // A read finds another one.
+        disk.spoil(1..2);
+        expect(&volume, &shadow);
+        let status = volume.status();
+        assert_eq!(status.targets[role.index()].absent, "", "{role}");
+        volume.scrub().unwrap();
+        volume.flush().unwrap();
+        // Many of them are those of a disk that has failed.
+        disk.spoil(0..1 << 16);
+        expect(&volume, &shadow);
+        let report = volume.scrub().unwrap();
+        assert_eq!(report.lost_blocks, 0, "{role}");
+        let absent = volume.status().targets[role.index()].absent.clone();
+        assert!(absent.contains("Input/output error"), "{role}: '{absent}'");
+        expect(&volume, &shadow);
+        drop((volume, store));
+        expect_each_after_rebuild(&world, &shadow);
+    }
+}

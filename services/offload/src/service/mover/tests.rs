@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::service::transport::{Ended, Range};
-use crate::wire::{Block, BlockList, Export, ExportRef, HostArrive, Route};
+use crate::wire::{Block, BlockList, Export, ExportRef, HostArrive, Message, Route};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -253,6 +253,79 @@ fn a_broadcast_crosses_the_network_once_per_service() {
         (moved.blocks, moved.copies, moved.copied_bytes),
         (3, 2, 2 * BLOCK)
     );
+    assert!(movers.iter_mut().all(|mover| mover.shut(&transport)));
+}
+
+/// Messages of one pair with two tags, whose receiver posts them in another order. No other rank takes part.
+#[test]
+fn messages_match_by_their_tags_in_the_order_of_their_numbers() {
+    let transport = Recorder::default();
+    let mut movers = [mover(0), mover(1)];
+    let mut post = |rank: u32, tag: u32, sequence: u32, length: u64| {
+        let message = Message {
+            from: 0,
+            to: 2,
+            tag,
+        };
+        let memory = || {
+            Some(Export {
+                address: buffer(rank) + (u64::from(tag) << 20) + (u64::from(sequence) << 16),
+                length,
+                packed: vec![1],
+                name: None,
+            })
+        };
+        let block = |peer| {
+            BlockList::from(vec![Block {
+                peer,
+                offset: 0,
+                length,
+            }])
+        };
+        let is_sent = rank == message.from;
+        let arrive = HostArrive {
+            collective: Collective {
+                communicator: message.communicator().expect("within the limits"),
+                sequence,
+                start: 0,
+                step: 0,
+            },
+            rank,
+            together: 1,
+            send_memory: memory().filter(|_| is_sent),
+            receive_memory: memory().filter(|_| !is_sent),
+            sends: if is_sent {
+                block(message.to)
+            } else {
+                Vec::new().into()
+            },
+            receives: if is_sent {
+                Vec::new().into()
+            } else {
+                block(message.from)
+            },
+            short: Vec::new(),
+            route: Route::Direct,
+        };
+        let of = SERVICE_OF[rank as usize] as usize;
+        let header = token(rank).0;
+        let arrived = movers[of].receive(&transport, Kind::HostArrive, &header, &arrive.to_bytes());
+        arrived.expect("an arrival");
+        run(&transport, &mut movers);
+        transport.complete();
+        run(&transport, &mut movers);
+        (transport.reads.take(), transport.finished.take())
+    };
+    // Tag, number, length, as rank 0 sends them.
+    for (tag, sequence, length) in [(7, 0, 4096), (3, 0, 8192), (7, 1, 1000)] {
+        assert_eq!(post(0, tag, sequence, length), (Vec::new(), 0));
+    }
+    for (tag, sequence, length) in [(3, 0, 8192), (7, 0, 4096), (7, 1, 1000)] {
+        let at = (u64::from(tag) << 20) + (u64::from(sequence) << 16);
+        let (reads, finished) = post(2, tag, sequence, length);
+        assert_eq!(reads, [(buffer(0) + at, buffer(0) + at, buffer(2) + at)]);
+        assert_eq!(finished, 2, "both ends are complete");
+    }
     assert!(movers.iter_mut().all(|mover| mover.shut(&transport)));
 }
 

@@ -114,6 +114,11 @@ impl Client {
         self.post(FLUSH, 2, (0, 0), &[])
     }
 
+    /// Asks for bytes, and hears nothing of it. False if the server is gone.
+    pub(crate) fn ask(&mut self, offset: u64, length: usize) -> bool {
+        self.post(READ, 3, (offset, length), &[])
+    }
+
     /// Reads bytes, which must be readable.
     pub(crate) fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         ensure!(

@@ -1,0 +1,126 @@
+//! Neighbourhood collectives of an MPI program with the preloaded library of `clients/mpi`, on the service processes.
+
+use super::COMPILE;
+use super::job::{Backend, Launcher, RANKS, Site, Variable};
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::process::Command;
+use testbed::{process, workspace};
+
+/// Name of the test.
+pub(super) const NAME: &str = "neighbourhoods";
+/// Name of the test of a program with other collectives beside.
+pub(super) const TOPOLOGIES: &str = "topologies with the library";
+/// Name of the test of a Fortran program.
+pub(super) const FORTRAN: &str = "Fortran with the library";
+/// Its compiler.
+pub(super) const MPICH_FORTRAN: &str = "mpifort.mpich";
+
+/// The component offloads each call on a topology whose neighbours are different ranks, and without the library none. MPICH
+/// passes blocking collectives to UCC only.
+pub(super) fn offloaded(site: &Site<'_>, launcher: Launcher) -> Result<()> {
+    let program = launcher.compile(site.world, "mpi_neighbors")?;
+    let (said, _) = run(site, launcher, &[&program], None)?;
+    let calls = calls(&said).with_context(|| said.clone())?;
+    ensure!(alltoallvs(&said).iter().all(|count| *count == 0), "{said}");
+    let library = launcher.compiler(site.world)?.neighbors()?;
+    let (said, completed) = run(site, launcher, &[&program], Some(&library))?;
+    let expect = match launcher {
+        Launcher::OpenMpi => calls.iter().sum::<u64>(),
+        Launcher::Mpich => calls[0],
+    };
+    let counted = alltoallvs(&said);
+    println!(
+        "alltoallvs of each rank: {counted:?} of {expect} calls; {completed} calls of ranks at the services"
+    );
+    let ranks = RANKS.try_into()?;
+    ensure!(
+        counted == vec![expect; ranks] && completed >= RANKS * expect,
+        "{expect} calls of each rank: {counted:?}, and {completed} at the services:\n{said}"
+    );
+    Ok(())
+}
+
+pub(super) fn topologies(site: &Site<'_>, launcher: Launcher) -> Result<()> {
+    let program = launcher.compile(site.world, "mpi_legal")?;
+    let library = launcher.compiler(site.world)?.neighbors()?;
+    let (said, completed) = run(site, launcher, &[&program, "topologies"], Some(&library))?;
+    ensure!(
+        said.contains("ok topologies") && completed > 0,
+        "the services completed {completed} calls:\n{said}"
+    );
+    Ok(())
+}
+
+/// A Fortran program under MPICH. It has one blocking call of neighbours. `None` without a compiler.
+pub(super) fn fortran(site: &Site<'_>) -> Option<Result<()>> {
+    let launcher = Launcher::Mpich;
+    let program = compile_fortran(site, MPICH_FORTRAN)?;
+    let test = || -> Result<()> {
+        let library = launcher.compiler(site.world)?.neighbors()?;
+        let (said, _) = run(site, launcher, &[&program?], Some(&library))?;
+        let counted = alltoallvs(&said);
+        ensure!(
+            said.lines().any(|line| line == "done") && counted == vec![1; RANKS.try_into()?],
+            "alltoallvs of each rank: {counted:?}\n{said}"
+        );
+        Ok(())
+    };
+    Some(test())
+}
+
+/// Compiles the Fortran program. `None` without the compiler.
+pub(super) fn compile_fortran(site: &Site<'_>, compiler: &str) -> Option<Result<String>> {
+    Command::new(compiler).arg("--version").output().ok()?;
+    let program = site.world.dir.join(format!("mpi_fortran-{compiler}"));
+    let mut compile = Command::new(compiler);
+    // An argument of one place has several types: the interface of mpif.h is implicit.
+    compile
+        .args(["-O1", "-g", "-fallow-argument-mismatch", "-w", "-o"])
+        .arg(&program)
+        .arg(workspace::root().join("tests/programs/mpi_fortran.f90"));
+    let compiled = process::stdout(&mut compile, COMPILE);
+    Some(compiled.map(|_| program.display().to_string()))
+}
+
+/// Number of alltoallvs that each rank has offloaded, as the component counts.
+fn alltoallvs(said: &str) -> Vec<u64> {
+    let lines = said
+        .lines()
+        .filter_map(|line| line.split_once(" collectives offloaded "));
+    let counts = lines.map(|(_, kinds)| {
+        let (_, rest) = kinds.split_once("alltoallv ")?;
+        rest.split([',', ')']).next()?.parse().ok()
+    });
+    counts.map(|count| count.unwrap_or(0)).collect()
+}
+
+/// The calls of a rank: blocking ones, and others.
+fn calls(said: &str) -> Option<[u64; 2]> {
+    let line = said.lines().find_map(|line| line.split_once("calls "))?.1;
+    let mut numbers = line.split(' ').map(|word| word.trim().parse().ok());
+    Some([numbers.next()??, numbers.next()??])
+}
+
+/// Runs a program. Returns its output, and how many calls the services have completed.
+pub(super) fn run(
+    site: &Site<'_>,
+    launcher: Launcher,
+    words: &[&str],
+    library: Option<&Path>,
+) -> Result<(String, u64)> {
+    let services = site.services("xgvmi", &[])?;
+    let where_and_how = (&services.testbed, Backend::Offload(&services));
+    let mut command = site.job(where_and_how, launcher, words, |_| preload(site, library));
+    let said = super::succeed(&mut command)?;
+    Ok((said, services.completed()?))
+}
+
+/// The library beside that of the pool.
+fn preload(site: &Site<'_>, library: Option<&Path>) -> Vec<Variable> {
+    let pool = site.world.bin.join("libuct_ib_mlx5_xgvmi.so");
+    let both = library.map(|library| format!("{}:{}", pool.display(), library.display()));
+    both.map(|both| ("LD_PRELOAD".to_owned(), both))
+        .into_iter()
+        .collect()
+}
