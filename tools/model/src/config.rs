@@ -4,6 +4,12 @@ use super::scheme::Scheme;
 use super::software::{SoftwareCost, Steps};
 use thiserror::Error;
 
+/// Payload of an InfiniBand packet at the usual MTU, in bytes.
+const MTU_BYTES: u64 = 4096;
+/// Packet headers: local route 8, base transport 12, invariant and variant CRC 4 and 2 (InfiniBand Architecture
+/// Specification, volume 1, chapter 5).
+const PACKET_OVERHEAD_BYTES: u64 = 26;
+
 /// Maximum number of blocks in one offer of this project's SP.
 const OFFER_BLOCKS: u64 = 4096;
 
@@ -246,6 +252,14 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Time of a message on the link, in nanoseconds.
+    pub(super) fn on_the_wire_ns(&self, bytes: u64) -> f64 {
+        let packets = bytes.div_ceil(MTU_BYTES);
+        #[expect(clippy::cast_precision_loss, reason = "a size in a cost formula")]
+        let bits = ((bytes + packets * PACKET_OVERHEAD_BYTES) * 8) as f64;
+        bits / self.link_gbps
+    }
+
     /// Computing time of the steps of a block, before the factor for slower cores.
     pub(super) fn steps(&self) -> Steps {
         #[expect(clippy::cast_precision_loss, reason = "tens of nanoseconds")]

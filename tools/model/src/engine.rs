@@ -17,12 +17,6 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Picoseconds in a nanosecond: at 400 Gb/s a byte takes 20.
 const PS_PER_NS: f64 = 1000.0;
 
-/// Payload of an InfiniBand packet at the usual MTU, in bytes.
-const MTU_BYTES: u64 = 4096;
-/// Packet headers: local route 8, base transport 12, invariant and variant CRC 4 and 2 (InfiniBand Architecture
-/// Specification, volume 1, chapter 5).
-const PACKET_OVERHEAD_BYTES: u64 = 26;
-
 /// Result of one call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Call {
@@ -155,14 +149,6 @@ fn ps(ns: f64) -> u64 {
     ps
 }
 
-/// Time of a message on a link of this speed, in nanoseconds.
-pub(super) fn on_the_wire_ns(link_gbps: f64, bytes: u64) -> f64 {
-    let packets = bytes.div_ceil(MTU_BYTES);
-    #[expect(clippy::cast_precision_loss, reason = "a size in a cost formula")]
-    let bits = ((bytes + packets * PACKET_OVERHEAD_BYTES) * 8) as f64;
-    bits / link_gbps
-}
-
 fn index(number: u32) -> usize {
     // A usize has at least 32 bits on all supported machines.
     number as usize
@@ -203,7 +189,7 @@ impl<'a> Engine<'a> {
         };
         let software = |ns: f64| ps(ns * assumptions.software_factor);
         let steps = config.steps();
-        let on_the_wire = |bytes| ps(on_the_wire_ns(config.link_gbps, bytes));
+        let on_the_wire = |bytes| ps(config.on_the_wire_ns(bytes));
         Self {
             config,
             ring,

@@ -8,7 +8,6 @@
 
 use super::config::{Config, ConfigError, Software};
 use super::costs::{Cost, CostTable};
-use super::engine;
 use super::predict::{Extent, predict};
 use super::scheme::{Features, Scheme};
 use serde::Serialize;
@@ -154,7 +153,7 @@ fn at(base: &Config, table: &CostTable, block_bytes: u64) -> Result<Beside, Conf
 /// a node have no latency, and the port's speed.
 fn pairwise_ns(config: &Config, table: &CostTable) -> f64 {
     let ucx = Software::UCX;
-    let block = engine::on_the_wire_ns(config.link_gbps, config.block_bytes);
+    let block = config.on_the_wire_ns(config.block_bytes);
     let latency = real(config.latency_ns);
     let message = real(ucx.send_ns + ucx.fetch_ns + ucx.receive_ns) + latency;
     let is_rendezvous = config.block_bytes >= RENDEZVOUS_FROM;
@@ -201,11 +200,11 @@ mod tests {
         let table = CostTable::flat(|_| 0.0);
         let of = |nodes, bytes| pairwise_ns(&machine(nodes, bytes), &table);
         // 85 to send, 350 to fetch, 40 to receive, 20 to complete, and the latency, at each of four steps to the other node.
-        let block = engine::on_the_wire_ns(400.0, 512);
+        let block = machine(2, 1).on_the_wire_ns(512);
         let own = 3.0 * (145.0 + block);
         assert!((of(2, 512) - own - 4.0 * (495.0 + 600.0 + block)).abs() < 1e-6);
         // Blocks of four ranks through one port.
-        let long = engine::on_the_wire_ns(400.0, 1 << 20);
+        let long = machine(2, 1).on_the_wire_ns(1 << 20);
         let own = 3.0 * (145.0 + long);
         assert!((of(2, 1 << 20) - own - 4.0 * 4.0 * long).abs() < 1e-6);
         // The read, and its way there and back.
