@@ -514,15 +514,19 @@ impl Run<'_> {
                 "{benchmark} did not run on all processes:\n{table}"
             );
             // Bytes, repetitions, least, greatest and average time.
-            for row in rows.iter().filter(|row| row.len() == 5 && row[0] > 0.0) {
-                figures.push(Figure {
-                    program: format!("{} {benchmark}", name.to_string_lossy()),
-                    size: row[0] as u64,
-                    unit: "us",
-                    value: row[4],
-                    host_cpu_s: done.host_cpu_s,
-                    overlap_percent: None,
-                });
+            for line in table.lines().filter(|line| numbers(line).len() == 5) {
+                let size = line.split_whitespace().next().unwrap_or_default();
+                let size = size.parse().with_context(|| line.to_owned())?;
+                if size > 0 {
+                    figures.push(Figure {
+                        program: format!("{} {benchmark}", name.to_string_lossy()),
+                        size,
+                        unit: "us",
+                        value: numbers(line)[4],
+                        host_cpu_s: done.host_cpu_s,
+                        overlap_percent: None,
+                    });
+                }
             }
         }
         let is_wrong = |line: &&str| line.contains("rror") || line.contains("invalid");

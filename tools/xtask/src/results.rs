@@ -24,7 +24,7 @@ reports.
 
   --only LIST   only these reports: demo, pool, library, links, device, cost, alltoallv, model, check,
                 hotpath, fresh, offload, overlap, service, soak, storage, storage-soak, storage-search, matrix,
-                suites, fuzz, ucc, naaice, volume
+                suites, fuzz, ucc, programs, naaice, volume
   --keep        run nothing: take the reports that are below the target directory
   --render      run nothing and copy nothing: write the documents anew from docs/results, and all promises
                 of tests/promises.toml to target/promises.md
