@@ -64,7 +64,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 24] = [
+pub const REPORTS: [Report; 25] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -121,6 +121,15 @@ pub const REPORTS: [Report; 24] = [
             &["suites", "storage", "--", "soak"],
             "suites/storage-soak.json",
             4800,
+        )
+    },
+    Report {
+        only_by_name: true,
+        ..report(
+            "storage-large",
+            &["suites", "storage-loops", "--", "large"],
+            "suites/storage-large.json",
+            1800,
         )
     },
     Report {
