@@ -53,10 +53,10 @@ nbd)
     mount -t tmpfs none /tmp
     cd /tmp
     xgvmi-blk create a b c --size 64M
-    xgvmi-blk export a b c --socket /tmp/socket &
+    xgvmi-blk export a b c --socket socket &
     export=$!
-    for wait in $(seq 1 100); do if [ -S /tmp/socket ]; then break; fi; sleep 0.1; done
-    nbd-client -unix /tmp/socket /dev/nbd0 -nonetlink -block-size 4096 || echo "guest: error of nbd-client"
+    for wait in $(seq 1 100); do if [ -S socket ]; then break; fi; sleep 0.1; done
+    nbd-client -unix $PWD/socket /dev/nbd0 -nonetlink -block-size 4096 || echo "guest: error of nbd-client"
     mkfs.ext4 -q -F /dev/nbd0 && mount -t ext4 -o discard /dev/nbd0 /mnt || echo "guest: error of the file system"
     fsx -N 1000 -S 2 /mnt/file >/fsx 2>&1
     result=$?
@@ -70,10 +70,10 @@ nbd)
     kill $export
     wait $export
     xgvmi-blk scrub a b c
-    xgvmi-blk export a b --socket /tmp/again &
+    xgvmi-blk export a b --socket again &
     export=$!
-    for wait in $(seq 1 100); do if [ -S /tmp/again ]; then break; fi; sleep 0.1; done
-    nbd-client -unix /tmp/again /dev/nbd0 -nonetlink -block-size 4096 && mount -o ro -t ext4 /dev/nbd0 /mnt
+    for wait in $(seq 1 100); do if [ -S again ]; then break; fi; sleep 0.1; done
+    nbd-client -unix $PWD/again /dev/nbd0 -nonetlink -block-size 4096 && mount -o ro -t ext4 /dev/nbd0 /mnt
     cmp /bin/busybox /mnt/copy && echo "guest: copies are equal"
     umount /mnt
     nbd-client -d /dev/nbd0
