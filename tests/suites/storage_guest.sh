@@ -36,7 +36,7 @@ fsx | fsstress)
     chmod 755 /bin/$part
     mkfs.ext4 -q -F /dev/vda && mount -t ext4 /dev/vda /mnt || echo "guest: error of the file system"
     case $part in
-    fsx) fsx -N 20000 -S 1 /mnt/file >/fsx 2>&1 ;;
+    fsx) fsx -N 3000 -S 1 /mnt/file >/fsx 2>&1 ;;
     fsstress) mkdir /mnt/stress && fsstress -d /mnt/stress -n 800 -p 2 -s 1 >/dev/null ;;
     esac
     result=$?
@@ -53,12 +53,12 @@ nbd)
     mount -t tmpfs none /tmp
     cd /tmp
     xgvmi-blk create a b c --size 64M
-    xgvmi-blk export a b c --socket /tmp/socket &
+    xgvmi-blk export a b c --socket socket &
     export=$!
-    for wait in $(seq 1 100); do if [ -S /tmp/socket ]; then break; fi; sleep 0.1; done
-    nbd-client -unix /tmp/socket /dev/nbd0 -block-size 4096 || echo "guest: error of nbd-client"
+    for wait in $(seq 1 100); do if [ -S socket ]; then break; fi; sleep 0.1; done
+    nbd-client -unix $PWD/socket /dev/nbd0 -nonetlink -block-size 4096 || echo "guest: error of nbd-client"
     mkfs.ext4 -q -F /dev/nbd0 && mount -t ext4 -o discard /dev/nbd0 /mnt || echo "guest: error of the file system"
-    fsx -N 8000 -S 2 /mnt/file >/fsx 2>&1
+    fsx -N 1000 -S 2 /mnt/file >/fsx 2>&1
     result=$?
     if [ $result != 0 ]; then tail -n 20 /fsx; fi
     echo "guest: fsx $result"
@@ -70,10 +70,10 @@ nbd)
     kill $export
     wait $export
     xgvmi-blk scrub a b c
-    xgvmi-blk export a b --socket /tmp/again &
+    xgvmi-blk export a b --socket again &
     export=$!
-    for wait in $(seq 1 100); do if [ -S /tmp/again ]; then break; fi; sleep 0.1; done
-    nbd-client -unix /tmp/again /dev/nbd0 -block-size 4096 && mount -o ro -t ext4 /dev/nbd0 /mnt
+    for wait in $(seq 1 100); do if [ -S again ]; then break; fi; sleep 0.1; done
+    nbd-client -unix $PWD/again /dev/nbd0 -nonetlink -block-size 4096 && mount -o ro -t ext4 /dev/nbd0 /mnt
     cmp /bin/busybox /mnt/copy && echo "guest: copies are equal"
     umount /mnt
     nbd-client -d /dev/nbd0

@@ -131,6 +131,15 @@ pub const REPORTS: [Report; 25] = [
     Report {
         only_by_name: true,
         ..report(
+            "storage-large",
+            &["suites", "storage-loops", "--", "large"],
+            "suites/storage-large.json",
+            1800,
+        )
+    },
+    Report {
+        only_by_name: true,
+        ..report(
             "storage-search",
             &["suites", "storage-search"],
             "storage-search/report.json",

@@ -87,7 +87,7 @@ pub fn run_loops(world: &World<'_>) -> Result<Vec<(&'static str, Result<()>)>> {
     for (name, round) in LOOPS.into_iter().filter(|(name, _)| wants(name)) {
         results.push((name, run_loop(world, name, round, rounds)));
     }
-    let large: [(_, fn(&Place<'_>) -> Result<()>); 2] = [
+    let large: [(_, super::Test); 2] = [
         (super::large::NAME, super::large::run),
         (super::large::DENSE, super::large::dense),
     ];

@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use testbed::process::{self, Running};
 use testbed::workspace;
 
@@ -57,6 +58,8 @@ const CRASHES: u64 = 12;
 
 /// Bytes of the copies of the guest.
 const BLOCK: usize = 64 << 10;
+/// A guest without KVM is slow.
+const GUEST: Duration = Duration::from_secs(400);
 /// Single copies of the guest that writes while the export is killed.
 const STEPS: usize = 150;
 
@@ -188,7 +191,9 @@ impl Machine<'_> {
         place.stock("strip", &["-o", &to, program])?;
         fs::create_dir_all(place.path("guest/lib"))?;
         fs::create_dir_all(place.path("guest/lib64"))?;
-        let libraries = place.stock("ldd", &[program])?;
+        let more = self.machinery.tools.join("lib/x86_64-linux-gnu");
+        let more = format!("LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH", more.display());
+        let libraries = place.stock("sh", &["-c", &format!("{more} ldd '{program}'")])?;
         for path in libraries
             .split_whitespace()
             .filter(|word| word.starts_with('/'))
@@ -266,7 +271,7 @@ impl Machine<'_> {
 
     /// Waits until the guest has ended. Returns what it has said.
     fn end(&self, guest: Running) -> Result<String> {
-        let done = guest.wait(LIMIT)?;
+        let done = guest.wait(GUEST)?;
         ensure!(
             done.ok() && done.output.contains("guest: done"),
             "{}",
@@ -484,7 +489,7 @@ fn kernel_nbd(machine: &Machine<'_>) -> Result<()> {
     let bin = machine.place.world.bin;
     machine.give(&bin.join("xgvmi-blk"), "xgvmi-blk")?;
     machine.give(machine.machinery.fsx, "fsx")?;
-    let client = machine.machinery.tools.join("usr/sbin/nbd-client");
+    let client = machine.machinery.tools.join("sbin/nbd-client");
     machine.give(&client, "nbd-client")?;
     machine.give(&machine.stock_path("mkfs.ext4")?, "mkfs.ext4")?;
     machine.give(&machine.stock_path("e2fsck")?, "e2fsck")?;
