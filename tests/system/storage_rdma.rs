@@ -129,6 +129,8 @@ fn replaced(world: &World) -> Result<()> {
     let service = place.service(&addresses(By::Rdma, ports), &["--status-socket", status])?;
     let mut initiator = place.initiator("announced")?;
     initiator.good(&span("Write", 0, 16 * MIB, (MIB, 1)))?;
+    // What was not flushed would come from memory.
+    initiator.good(&json!("Flush"))?;
     place.files[0] = place.testbed.path().join("new");
     let new = place.files[0].to_str().context("the new target")?;
     let ours = |words: &[&str]| {
@@ -141,11 +143,15 @@ fn replaced(world: &World) -> Result<()> {
     let reads = || place.testbed.stats()?.executed("rdma_read");
     let before = reads()?;
     let address = format!("rdma:127.0.0.1:{port}");
-    ours(&["ctl", "--socket", status, "replace", &address, "--wait"])?;
+    let told = ours(&["ctl", "--socket", status, "replace", &address, "--wait"])?;
     let reads = reads()? - before;
     // Groups of 256 KiB come from two targets and go to one.
     let least = 3 * 16 * MIB / (256 << 10);
-    ensure!(reads >= least, "{reads} reads of {least}");
+    ensure!(
+        reads >= least,
+        "{reads} reads of {least}: {told}{}",
+        service.said()
+    );
     ensure!(!service.said().contains(FRAMES), "{}", service.said());
     initiator.good(&span("Read", 0, 16 * MIB, (MIB, 1)))?;
     Ok(())
