@@ -376,7 +376,7 @@ fn second_frames(ucx: &str) -> Vec<Way> {
         after(
             "another_version_after_the_hello",
             header(VERSION + 1, 1),
-            "protocol version is 15,",
+            ", and this program's is",
         ),
         after(
             "another_protocol_after_the_hello",

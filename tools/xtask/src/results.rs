@@ -23,8 +23,8 @@ if they are named, because each takes as long as all others. If they are not nam
 reports.
 
   --only LIST   only these reports: demo, pool, library, links, device, cost, alltoallv, model, check,
-                hotpath, fresh, offload, overlap, service, soak, storage, storage-soak, storage-large, storage-search,
-                matrix, suites, fuzz, ucc, programs, naaice, volume
+                hotpath, fresh, offload, overlap, scale, service, soak, storage, storage-soak, storage-large,
+                storage-search, matrix, suites, fuzz, ucc, programs, naaice, volume
   --keep        run nothing: take the reports that are below the target directory
   --render      run nothing and copy nothing: write the documents anew from docs/results, and all promises
                 of tests/promises.toml to target/promises.md
