@@ -102,6 +102,8 @@ const TUNED: [(&str, &str); 2] = [
     ("UCC_TL_UCP_TUNE", "allreduce:@ring:inf"),
 ];
 
+const YIELD: (&str, &str) = ("UCC_TL_XGVMI_WAIT", "yield");
+
 /// How the collectives of a program are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Executor {
@@ -277,8 +279,10 @@ impl Run<'_> {
             where_and_how,
             launcher,
             &["/usr/bin/bash", "-c", &line],
-            |_| match self.executor {
-                Executor::UccTuned => TUNED.into_iter().map(variable).collect(),
+            |_| match (self.executor, launcher) {
+                (Executor::UccTuned, _) => TUNED.into_iter().map(variable).collect(),
+                // Its ranks keep the cores, which the service processes share here.
+                (Executor::Offload, Launcher::Mpich) => vec![variable(YIELD)],
                 _ => Vec::new(),
             },
         );
@@ -479,13 +483,18 @@ impl Run<'_> {
         fs::copy(program, &copy).with_context(|| program.display().to_string())?;
         let lengths = self.site.world.dir.join("imb-lengths");
         fs::write(&lengths, LENGTHS.join("\n")).with_context(|| lengths.display().to_string())?;
+        // Only rank 0 prints. Its tables do not go to the launcher, which mixes them with the lines of other ranks.
+        let printed = self.site.world.dir.join("imb-printed");
         let line = format!(
-            "{} {INTEL_OPTIONS} -msglen {} {benchmarks}",
+            "{} {INTEL_OPTIONS} -msglen {} {benchmarks} > {}.$PMI_RANK",
             copy.display(),
-            lengths.display()
+            lengths.display(),
+            printed.display()
         );
         let done = self.job(Launcher::Mpich, &[], ("", &line))?;
-        let said = &done.said;
+        let printed = printed.with_extension("0");
+        let said = fs::read_to_string(&printed).with_context(|| printed.display().to_string())?;
+        fs::remove_file(&printed).with_context(|| printed.display().to_string())?;
         let mut tables = said.split("# Benchmarking ").skip(1);
         let mut figures = Vec::new();
         for benchmark in benchmarks.split_whitespace() {
