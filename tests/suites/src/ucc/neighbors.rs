@@ -3,6 +3,7 @@
 use super::COMPILE;
 use super::job::{Backend, Launcher, RANKS, Site, Variable};
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use testbed::{process, workspace};
@@ -102,7 +103,8 @@ fn calls(said: &str) -> Option<[u64; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
-/// Runs a program. Returns its output, and how many calls the services have completed.
+/// Runs a program. Returns its output with the logs of all ranks behind it, and how many calls the services have completed. Each
+/// rank logs to its own file, since a launcher mixes the lines of ranks.
 pub(super) fn run(
     site: &Site<'_>,
     launcher: Launcher,
@@ -111,8 +113,20 @@ pub(super) fn run(
 ) -> Result<(String, u64)> {
     let services = site.services("xgvmi", &[])?;
     let where_and_how = (&services.testbed, Backend::Offload(&services));
-    let mut command = site.job(where_and_how, launcher, words, |_| preload(site, library));
-    let said = super::succeed(&mut command)?;
+    let logs = site.world.dir.join("neighbours");
+    let _ = fs::remove_dir_all(&logs);
+    fs::create_dir(&logs)?;
+    let mut command = site.job(where_and_how, launcher, words, |_| {
+        let mut own = preload(site, library);
+        let log = logs.join("%p").display().to_string();
+        own.push(("UCX_LOG_FILE".to_owned(), log));
+        own
+    });
+    let mut said = super::succeed(&mut command)?;
+    for log in fs::read_dir(&logs)? {
+        said.push('\n');
+        said.push_str(&fs::read_to_string(log?.path())?);
+    }
     Ok((said, services.completed()?))
 }
 
