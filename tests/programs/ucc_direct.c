@@ -527,7 +527,7 @@ static void active_set(void)
 			CHECK(block[at] != byte_of(0, 1, 0, at));
 	}
 	if (rank == 0)
-		printf("active set on the hosts\n");
+		printf("active set on the services\n");
 }
 
 static double now_us(void)

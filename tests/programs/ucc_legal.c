@@ -2,6 +2,7 @@
  *
  *   ucc_legal orders       starts persistent collectives in one order at even ranks and in another one at odd ranks
  *   ucc_legal many         has many collectives outstanding at once
+ *   ucc_legal sets         has broadcasts of some ranks of the team, and collectives with tags, in other orders at odd ranks
  *   ucc_legal far          has blocks that are far from each other, with memory between them that nobody can access, and blocks
  *                          before the buffer's address
  *   ucc_legal protected PREFIX COMMAND...
@@ -189,6 +190,146 @@ static void many(void)
 	}
 	munmap(send, MANY * size);
 	munmap(receive, MANY * size);
+}
+
+/* A broadcast among `size` ranks. The buffer has `round` in its bytes at the root. */
+static ucc_coll_req_h begin_set(uint64_t start, int64_t stride, uint64_t size, int root, int tag, uint8_t *buffer, size_t length,
+				unsigned round, uint64_t flags)
+{
+	ucc_coll_args_t args = { .mask = UCC_COLL_ARGS_FIELD_ACTIVE_SET | UCC_COLL_ARGS_FIELD_FLAGS,
+				 .coll_type = UCC_COLL_TYPE_BCAST,
+				 .flags = flags,
+				 .root = (uint64_t)root };
+	ucc_coll_req_h request;
+	size_t at;
+
+	for (at = 0; at < length; at++)
+		buffer[at] = rank == root ? byte_of(root, 0, round, at) : 0xee;
+	if (tag >= 0) {
+		args.mask |= UCC_COLL_ARGS_FIELD_TAG;
+		args.tag = (uint16_t)tag;
+	}
+	args.active_set.start = start;
+	args.active_set.stride = stride;
+	args.active_set.size = size;
+	args.src.info.buffer = buffer;
+	args.src.info.count = length;
+	args.src.info.datatype = UCC_DT_UINT8;
+	args.src.info.mem_type = UCC_MEMORY_TYPE_HOST;
+	CHECK(ucc_collective_init(&args, &request, team));
+	CHECK(ucc_collective_post(request));
+	return request;
+}
+
+static void compare_set(const uint8_t *buffer, size_t length, int root, unsigned round)
+{
+	size_t at;
+
+	for (at = 0; at < length; at++)
+		CHECK(buffer[at] != byte_of(root, 0, round, at));
+}
+
+/* Twice a broadcast from each rank to each other one, all under way at once. Both ranks of a pair name themselves first. Those of
+ * a pair with the same tag arrive in the order of their starts. */
+static void pairs(void)
+{
+	enum { LENGTH = 70000, TWICE = 2 };
+	size_t bytes = (size_t)ranks * 2 * TWICE * LENGTH;
+	uint8_t *buffers = fresh(bytes);
+	ucc_coll_req_h requests[RANKS_MAX][2][TWICE];
+	int step, peer, sends, turn;
+
+	for (step = 1; step < ranks; step++)
+		for (sends = 0; sends < 2; sends++)
+			for (turn = 0; turn < TWICE; turn++) {
+				/* An order of its own at each rank. */
+				int way = (sends + rank) % 2, root;
+
+				peer = (rank + step) % ranks;
+				root = way ? rank : peer;
+				requests[peer][way][turn] =
+					begin_set((uint64_t)rank, peer - rank, 2, root, root,
+						  buffers + (size_t)((peer * 2 + way) * TWICE + turn) * LENGTH, LENGTH,
+						  (unsigned)turn, 0);
+			}
+	for (peer = 0; peer < ranks; peer++)
+		for (sends = 0; sends < 2 && peer != rank; sends++)
+			for (turn = 0; turn < TWICE; turn++) {
+				finish(requests[peer][sends][turn]);
+				CHECK(ucc_collective_finalize(requests[peer][sends][turn]));
+				compare_set(buffers + (size_t)((peer * 2 + sends) * TWICE + turn) * LENGTH, LENGTH,
+					    sends ? rank : peer, (unsigned)turn);
+			}
+	munmap(buffers, bytes);
+}
+
+/* Alltoallvs of all ranks: each has a tag, which odd ranks start in the opposite order. One without a tag is between them. */
+static void tags(void)
+{
+	enum { TAGS = 9 };
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *send = fresh(TAGS * size), *receive = fresh(TAGS * size);
+	ucc_coll_req_h requests[TAGS];
+	unsigned at, call;
+
+	for (at = 0; at < TAGS; at++) {
+		ucc_coll_args_t args;
+
+		call = rank % 2 ? TAGS - 1 - at : at;
+		args = even(send + call * size, receive + call * size, BLOCK);
+		fill(send + call * size, BLOCK, call);
+		if (call != TAGS / 2) {
+			args.mask |= UCC_COLL_ARGS_FIELD_TAG;
+			args.tag = (uint16_t)(call * 8191);
+		}
+		CHECK(ucc_collective_init(&args, &requests[call], team));
+		CHECK(ucc_collective_post(requests[call]));
+	}
+	for (call = 0; call < TAGS; call++) {
+		finish(requests[call]);
+		CHECK(ucc_collective_finalize(requests[call]));
+		compare(receive + call * size, BLOCK, call);
+	}
+	munmap(send, TAGS * size);
+	munmap(receive, TAGS * size);
+}
+
+static void sets(void)
+{
+	enum { STARTED = 3 };
+	uint8_t *buffer = fresh(BLOCK), *other = fresh(BLOCK);
+	/* Each second rank, from the last one of them to the first one. */
+	int members = (ranks + 1 - rank % 2) / 2, last = rank % 2 + 2 * (members - 1), start;
+	ucc_coll_req_h request = begin_set((uint64_t)rank, 1, 1, rank, 3, buffer, BLOCK, 0, 0), second;
+
+	finish(request);
+	CHECK(ucc_collective_finalize(request));
+	pairs();
+	tags();
+	request = begin_set((uint64_t)last, -2, (uint64_t)members, last, 3, buffer, BLOCK, 0, UCC_COLL_ARGS_FLAG_PERSISTENT);
+	for (start = 0; start < STARTED; start++) {
+		size_t at;
+
+		finish(request);
+		compare_set(buffer, BLOCK, last, (unsigned)start);
+		if (start + 1 < STARTED) {
+			for (at = 0; at < BLOCK; at++)
+				buffer[at] = rank == last ? byte_of(last, 0, (unsigned)start + 1, at) : 0xee;
+			CHECK(ucc_collective_post(request));
+		}
+	}
+	CHECK(ucc_collective_finalize(request));
+	/* Two of all ranks without a tag. */
+	request = begin_set(0, 1, (uint64_t)ranks, 1, -1, buffer, BLOCK, 5, 0);
+	second = begin_set((uint64_t)ranks - 1, -1, (uint64_t)ranks, 1, -1, other, BLOCK, 6, 0);
+	finish(second);
+	finish(request);
+	compare_set(buffer, BLOCK, 1, 5);
+	compare_set(other, BLOCK, 1, 6);
+	CHECK(ucc_collective_finalize(second));
+	CHECK(ucc_collective_finalize(request));
+	munmap(buffer, BLOCK);
+	munmap(other, BLOCK);
 }
 
 /* The blocks of even ranks lie at one end of a range of 8 GiB, those of odd ranks at the other one, before the buffer's address
@@ -474,7 +615,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams }, { "parted", parted }, { "jobs", jobs }, { "rests", rests } };
+	} modes[] = { { "orders", orders }, { "many", many }, { "sets", sets }, { "far", far }, { "teams", teams }, { "parted", parted }, { "jobs", jobs }, { "rests", rests } };
 	MPI_Comm world = MPI_COMM_WORLD;
 	size_t mode;
 	int known = argc > 3 && !strcmp(argv[1], "protected");

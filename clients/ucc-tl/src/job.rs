@@ -3,13 +3,14 @@
 use crate::log;
 use crate::places::{self, Identity};
 use crate::plan::{Goal, Plan, Reduce, Way};
+use crate::sets::Set;
 use crate::settings::name_of;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 use xgvmi_offload::{
-    Client, CommunicatorId, Memory, Numbered, OffloadError, Registered, Request, Side,
+    Call, Client, CommunicatorId, Memory, Numbered, OffloadError, Registered, Request, Side,
 };
 
 /// A client and the registrations that it keeps for persistent calls. The thread that holds the job's lock may use them.
@@ -30,6 +31,9 @@ type Sides = [Option<Registered>; 2];
 /// Maximum number of persistent calls of a job that keep their registrations. Further ones register at each start: kept
 /// memory is locked, and a limit of locked memory must leave some for the other calls.
 const KEPT_MAX: usize = 256;
+
+/// Maximum number of sets of ranks and tags with a communicator of their own.
+const SETS_MAX: usize = 1 << 16;
 
 // SAFETY: a client owns all its reference counts and pointers, and shares them only with its registrations. It shares
 // nothing with other clients or with the thread that created it, and only the thread that holds the job's lock moves or
@@ -86,6 +90,8 @@ struct State {
     failed: Option<String>,
     /// Number of started calls by name of the collective.
     served: BTreeMap<&'static str, u64>,
+    /// The team's communicator of each set's one.
+    sets: HashMap<CommunicatorId, u64>,
     /// Number of refused calls of a served kind.
     left: u64,
     /// Time of the last warning about a call that takes long.
@@ -149,6 +155,7 @@ impl Job {
                 client,
                 failed: None,
                 served: BTreeMap::new(),
+                sets: HashMap::new(),
                 left: 0,
                 warned: None,
             }),
@@ -223,10 +230,16 @@ impl Job {
         if self.is_forked() {
             return;
         }
-        if let Some(Held { client, .. }) = &mut self.lock().client
-            && let Err(error) = client.remove_communicator(CommunicatorId(id))
-        {
-            log::debug!("communicator {id}: {error}");
+        let mut state = self.lock();
+        let State { client, sets, .. } = &mut *state;
+        let Some(Held { client, .. }) = client else {
+            return;
+        };
+        let sets = sets.extract_if(|_, team| *team == id);
+        for gone in sets.map(|(set, _)| set).chain([CommunicatorId(id)]) {
+            if let Err(error) = client.remove_communicator(gone) {
+                log::debug!("communicator {}: {error}", gone.0);
+            }
         }
     }
 
@@ -249,6 +262,34 @@ impl Job {
             return Err(OffloadError::Failed("the job has ended".to_owned()));
         };
         client.number(CommunicatorId(communicator), is_persistent)
+    }
+
+    /// The communicator of a set of a team's ranks. The first call of a set adds it.
+    ///
+    /// # Errors
+    /// The job has failed, or has too many sets.
+    pub(crate) fn communicator_of(
+        &self,
+        set: &Set,
+        team: u64,
+    ) -> Result<CommunicatorId, OffloadError> {
+        let id = CommunicatorId(set.number(team));
+        let mut state = self.lock();
+        let State { client, sets, .. } = &mut *state;
+        let Some(Held { client, .. }) = client else {
+            return Err(OffloadError::Failed("the job has ended".to_owned()));
+        };
+        if sets.contains_key(&id) {
+            return Ok(id);
+        }
+        if sets.len() >= SETS_MAX {
+            return Err(OffloadError::Arguments(format!(
+                "more than {SETS_MAX} active sets and tags in one job: use the same ones again"
+            )));
+        }
+        client.add_part(id, CommunicatorId(team), &set.ranks)?;
+        sets.insert(id, team);
+        Ok(id)
     }
 
     /// Whether to warn about a call that takes long.
@@ -334,7 +375,7 @@ impl Job {
     /// The plan's buffers belong to the call until it completes or the job has failed.
     pub(crate) unsafe fn begin(
         &self,
-        call: &mut Numbered,
+        call: Call<'_>,
         kind: crate::bindings::ucc_coll_type_t,
         plan: &Plan,
         kept: Option<Kept>,
@@ -504,7 +545,7 @@ impl State {
 /// As for [`Job::begin`].
 unsafe fn reduce(
     client: &mut Client,
-    call: &mut Numbered,
+    call: Call<'_>,
     plan: &Reduce,
     [from, into]: [Option<&Registered>; 2],
 ) -> Result<Request, OffloadError> {

@@ -32,6 +32,7 @@ mod oob;
 mod places;
 mod plan;
 mod refusals;
+mod sets;
 mod settings;
 mod task;
 mod team;

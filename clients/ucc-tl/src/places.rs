@@ -90,14 +90,15 @@ const REST: u64 = (1 << FIRST_AT) - 1;
 
 /// A summary of a team's number and its members' ranks in the job.
 pub(crate) fn summary(id: u16, members: &[u32]) -> u64 {
-    // FNV-1a: all ranks must get the same value, also from builds with another standard library.
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let bytes = id.to_le_bytes().into_iter();
-    let bytes = bytes.chain(members.iter().flat_map(|member| member.to_le_bytes()));
-    for byte in bytes {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    hash
+    hash(bytes.chain(members.iter().flat_map(|member| member.to_le_bytes())))
+}
+
+/// FNV-1a: all ranks must get the same value, also from builds with another standard library.
+pub(crate) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// The number of the `count`th communicator of these members whose team has this number of UCC. Its members agree on it

@@ -89,7 +89,7 @@ enum Blocks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) &'static str);
 
-/// The calling rank and its team.
+/// The calling rank and its team, or the set of ranks that take part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub(crate) rank: usize,
@@ -161,23 +161,8 @@ struct Collective<'a> {
 
 impl<'a> Collective<'a> {
     fn checked(args: &'a ucc_coll_args_t, caller: Caller<'a>) -> Result<Self, Refused> {
-        let has = |field| args.mask & u64::from(field) != 0;
-        let flags = if has(b::UCC_COLL_ARGS_FIELD_FLAGS) {
-            args.flags
-        } else {
-            0
-        };
-        // Calls of a communicator match by number, and only the members of the set count this one. Counts for each set and tag
-        // would be as many as the program has tags.
-        if has(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET) {
-            return Err(Refused(
-                "an active set, in which not all ranks of the team count the call",
-            ));
-        }
-        // A tag matches calls that the ranks start in any order, and the numbers of calls do not.
-        if has(b::UCC_COLL_ARGS_FIELD_TAG) {
-            return Err(Refused("a tag"));
-        }
+        let has_flags = args.mask & u64::from(b::UCC_COLL_ARGS_FIELD_FLAGS) != 0;
+        let flags = if has_flags { args.flags } else { 0 };
         if flags & FOREIGN != 0 {
             return Err(Refused("memory handles of the caller"));
         }

@@ -9,13 +9,14 @@ use crate::log;
 use crate::object::{Object, allocate, free, own};
 use crate::plan::{Caller, Plan, Refused, is_persistent};
 use crate::refusals;
+use crate::sets::{Set, Within};
 use crate::settings::{OnFailure, name_of};
 use crate::team::{Joined, TeamState};
 use crate::ucc::{Ucc, read, write};
 use crate::wait::{Pace, Rest};
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
-use xgvmi_offload::{Numbered, OffloadError, Patience, Request, Verdict};
+use xgvmi_offload::{Call, CommunicatorId, Numbered, OffloadError, Patience, Request, Verdict};
 
 /// The component's state of a task, which follows UCC's part.
 pub(crate) struct TaskState {
@@ -23,12 +24,33 @@ pub(crate) struct TaskState {
     team: *mut c_void,
     kind: ucc_coll_type_t,
     plan: Plan,
-    call: Numbered,
+    turn: Turn,
     /// Registrations of a persistent collective.
     kept: Option<Kept>,
     request: Option<Request>,
     patience: Patience,
     pace: Pace,
+}
+
+/// Among which calls a call matches.
+enum Turn {
+    /// Those of all ranks of the team, in the order of their initialisation.
+    Numbered(Numbered),
+    /// Those of a set of ranks or with a tag, in the order of their posts.
+    Next(CommunicatorId),
+}
+
+impl Turn {
+    fn of(
+        Joined { job, communicator }: &Joined,
+        set: Option<&Set>,
+        is_persistent: bool,
+    ) -> Result<Self, OffloadError> {
+        match set {
+            None => job.number(*communicator, is_persistent).map(Self::Numbered),
+            Some(set) => job.communicator_of(set, *communicator).map(Self::Next),
+        }
+    }
 }
 
 /// Initializes a collective: `ucc_base_coll_init_fn_t`.
@@ -53,14 +75,9 @@ pub(crate) unsafe extern "C" fn init(
                 b::UCC_ERR_NOT_SUPPORTED
             };
         };
-        let caller = Caller {
-            rank: state.rank as usize,
-            size: state.size as usize,
-            datatype_bytes: ucc.datatype_bytes,
-        };
         // SAFETY: UCC has validated the arguments, as far as they are not the user's responsibility.
-        let plan = match unsafe { Plan::new(args, caller) } {
-            Ok(plan) => plan,
+        let (plan, set) = match unsafe { plan_of(args, state, ucc) } {
+            Ok(planned) => planned,
             Err(Refused(reason)) => {
                 let text = format!(
                     "{} is left to other components: {reason}",
@@ -76,12 +93,16 @@ pub(crate) unsafe extern "C" fn init(
             }
         };
         if let Some(reason) = joined.job.failed() {
+            if set.is_some() {
+                // The members cannot agree to go on without the services: the other ranks of the team do not take part.
+                let error = OffloadError::Failed(reason);
+                return failed(state, args.coll_type, &error);
+            }
             return refuse_after_failure(state, joined, args.coll_type, &reason);
         }
         let is_persistent = is_persistent(args);
-        let number = joined.job.number(joined.communicator, is_persistent);
-        let call = match number {
-            Ok(call) => call,
+        let turn = match Turn::of(joined, set.as_ref(), is_persistent) {
+            Ok(turn) => turn,
             Err(error) => return failed(state, args.coll_type, &error),
         };
         let kept = is_persistent
@@ -92,7 +113,7 @@ pub(crate) unsafe extern "C" fn init(
             team,
             kind: args.coll_type,
             plan,
-            call,
+            turn,
             kept,
             request: None,
             patience: Patience::new(state.context().limit(), Instant::now()),
@@ -143,6 +164,34 @@ pub(crate) unsafe extern "C" fn init(
     })
 }
 
+/// The rank's part of a collective, and who else takes part if these are not all ranks of the team.
+///
+/// # Safety
+/// As for [`Plan::new`].
+unsafe fn plan_of(
+    args: &ucc_coll_args_t,
+    team: &TeamState,
+    ucc: &Ucc,
+) -> Result<(Plan, Option<Set>), Refused> {
+    let set = Set::of(args, team.size)?;
+    let within = match &set {
+        Some(set) => set.within(args, team.rank)?,
+        None => Within {
+            args: *args,
+            rank: team.rank as usize,
+            size: team.size as usize,
+        },
+    };
+    let caller = Caller {
+        rank: within.rank,
+        size: within.size,
+        datatype_bytes: ucc.datatype_bytes,
+    };
+    // SAFETY: the caller upholds the contract.
+    let plan = unsafe { Plan::new(&within.args, caller) }?;
+    Ok((plan, set))
+}
+
 /// Starts a collective.
 unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
     guard("the post of a collective", || {
@@ -156,14 +205,20 @@ unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
         let Some(joined) = team.joined() else {
             return b::UCC_ERR_NOT_SUPPORTED;
         };
-        team.count_call();
+        let call = match &mut state.turn {
+            Turn::Numbered(call) => {
+                team.count_call();
+                Call::from(call)
+            }
+            Turn::Next(communicator) => Call::from(*communicator),
+        };
         state.patience = Patience::new(team.context().limit(), Instant::now());
         state.pace = Pace::new(team.context().wait(), Instant::now());
         // SAFETY: the user's buffers belong to a collective from its post to its completion. A failing job drops its
         // registrations before the task's status reports the failure.
         let begun = unsafe {
             let job = &joined.job;
-            job.begin(&mut state.call, state.kind, &state.plan, state.kept)
+            job.begin(call, state.kind, &state.plan, state.kept)
         };
         match begun {
             Ok(request) => state.request = Some(request),

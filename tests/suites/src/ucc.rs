@@ -269,6 +269,10 @@ const TESTS: &[(&str, Test)] = &[
     ("1,100 collectives outstanding", |site| {
         programs::legal(site, "many", 1100)
     }),
+    // 12 of pairs, 9 of all ranks with tags, 1 of the rank alone, 3 of a persistent one of two ranks, 2 without a tag.
+    ("active sets and tags", |site| {
+        programs::legal(site, "sets", 12 + 9 + 1 + 3 + 2)
+    }),
     ("a rank that waits and sleeps", |site| {
         programs::legal(site, "rests", 2)
     }),

@@ -254,14 +254,6 @@ fn what_is_not_served_is_refused() {
         "memory of a GPU (cuda)"
     );
     assert_eq!(
-        refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET)),
-        "an active set, in which not all ranks of the team count the call"
-    );
-    assert_eq!(
-        refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_TAG)),
-        "a tag"
-    );
-    assert_eq!(
         refused(&|args| args.flags = b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS.into()),
         "memory handles of the caller"
     );

@@ -166,7 +166,7 @@ impl Client {
     }
 
     /// A communicator with members.
-    fn group(&mut self, communicator: u64) -> Result<&mut Communicator> {
+    pub(super) fn group(&mut self, communicator: u64) -> Result<&mut Communicator> {
         self.communicators
             .get_mut(&communicator)
             .ok_or_else(|| arguments(format!("there is no communicator {communicator}")))

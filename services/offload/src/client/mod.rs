@@ -100,6 +100,26 @@ impl Client {
         Ok(())
     }
 
+    /// As [`Client::add_communicator`], for the members of the group `of` at these places, which ascend.
+    ///
+    /// # Errors
+    /// As there; `of` is unknown, or has no such place.
+    pub fn add_part(
+        &mut self,
+        id: CommunicatorId,
+        of: CommunicatorId,
+        places: &[u32],
+    ) -> Result<()> {
+        let members = self.group(of.0)?.members.clone();
+        let ranks = places.iter().map(|place| members.get(*place as usize));
+        let ranks: Option<Vec<u32>> = ranks.collect();
+        let ranks = ranks.ok_or_else(|| {
+            let size = members.len();
+            arguments(format!("places {places:?} of {size} members"))
+        })?;
+        self.add_communicator(id, &ranks)
+    }
+
     /// Removes a group that has no outstanding collective. Its number must not be used again: it would start at sequence
     /// numbers that calls of other members may still have.
     ///
