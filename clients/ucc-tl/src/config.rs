@@ -22,7 +22,6 @@ struct Values {
     node: *const c_char,
     secret_file: *const c_char,
     scheme: *const c_char,
-    collectives: *const c_char,
     on_failure: *const c_char,
     fallback: *const c_char,
     score: c_uint,
@@ -39,7 +38,6 @@ pub(crate) struct Raw {
     pub(crate) node: String,
     pub(crate) secret_file: String,
     pub(crate) scheme: String,
-    pub(crate) collectives: String,
     pub(crate) on_failure: String,
     pub(crate) fallback: String,
     pub(crate) score: u32,
@@ -55,7 +53,7 @@ pub(crate) struct Raw {
 const OWN_AT: usize = OBJECT_BYTES / 2;
 
 /// Name, default, documentation, offset and type of each option.
-const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 12] = [
+const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 11] = [
     (
         c"SERVICES",
         c"",
@@ -95,18 +93,6 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 12] = [
         Value::Text,
     ),
     (
-        c"COLLS",
-        c"auto",
-        c"Collectives to serve, as a list of NAME or NAME:MIN-MAX with message sizes as\n\
-          UCC counts them, such as 'alltoallv,alltoall:64K-inf'. Names: alltoall,\n\
-          alltoallv, allgather, allgatherv, bcast, gather, gatherv, scatter, scatterv,\n\
-          allreduce, reduce, reduce_scatter, reduce_scatterv, barrier. 'all' means all\n\
-          but barrier, 'auto' the same from the sizes on at which a call saves processor\n\
-          time. UCC knows no size of alltoallv, gatherv and scatterv. Others go to UCC's other components.",
-        offset_of!(Values, collectives),
-        Value::Text,
-    ),
-    (
         c"ON_FAILURE",
         c"abort",
         c"What a rank does when a service process fails during one of its collectives.\n\
@@ -123,7 +109,7 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 12] = [
         c"What becomes of a team that cannot be offloaded, because a service process is\n\
           not there or refuses, or because options are invalid or differ between ranks.\n\
           host: UCC's other components carry out its collectives. error: its collectives\n\
-          of the list fail. abort: its processes end. MPI libraries answer an error of\n\
+          fail. abort: its processes end. MPI libraries answer an error of\n\
           UCC with their own algorithm, so use abort with them.",
         offset_of!(Values, fallback),
         Value::Text,
@@ -239,7 +225,6 @@ pub(crate) unsafe fn values(config: *const c_void) -> Raw {
         node: text(values.node),
         secret_file: text(values.secret_file),
         scheme: text(values.scheme),
-        collectives: text(values.collectives),
         on_failure: text(values.on_failure),
         fallback: text(values.fallback),
         score: values.score,

@@ -297,6 +297,19 @@ struct ContextParams {
     context: *mut c_void,
 }
 
+/// An option of earlier versions.
+const COLLS: &str = "UCC_TL_XGVMI_COLLS";
+
+/// Refuses it: without it the component would serve other collectives than the user has chosen.
+fn gone(value: Option<std::ffi::OsString>) -> Result<(), String> {
+    let Some(value) = value else { return Ok(()) };
+    Err(format!(
+        "{COLLS}={} is an option of earlier versions: use UCC_TL_XGVMI_TUNE with scores in UCC's syntax, such as inf for all, or \
+         0#bcast:0-64k:inf",
+        value.display()
+    ))
+}
+
 /// `ucc_base_context_iface_t.create`.
 unsafe extern "C" fn context_create(
     params: *const c_void,
@@ -319,7 +332,7 @@ unsafe extern "C" fn context_create(
         // Errors are reported when a team is created. All ranks then learn of them.
         let state = Arc::new(ContextState {
             core: params.context,
-            settings: Settings::new(&raw, &tune),
+            settings: gone(std::env::var_os(COLLS)).and_then(|()| Settings::new(&raw, &tune)),
             fallback: Fallback::new(&raw).unwrap_or(Fallback::Host),
             jobs: Mutex::default(),
             is_shared: params.thread_mode == b::UCC_THREAD_MULTIPLE,

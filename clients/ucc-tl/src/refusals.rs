@@ -56,7 +56,6 @@ mod tests {
             node: "n0".to_owned(),
             secret_file: String::new(),
             scheme: "stock".to_owned(),
-            collectives: "all".to_owned(),
             on_failure: "abort".to_owned(),
             fallback: "host".to_owned(),
             score: 100,

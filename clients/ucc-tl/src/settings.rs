@@ -55,7 +55,7 @@ pub(crate) struct Served {
 pub(crate) struct Settings {
     pub(crate) client: ClientOptions,
     pub(crate) served: Vec<Served>,
-    /// `UCC_TL_XGVMI_TUNE`: changes of their scores in UCC's own syntax, and the collectives that it may name.
+    /// `UCC_TL_XGVMI_TUNE`: changes of scores in UCC's own syntax, and the collectives that it may name.
     pub(crate) tune: String,
     pub(crate) kinds: u64,
     pub(crate) on_failure: OnFailure,
@@ -70,7 +70,7 @@ const ABSENT_LIMIT: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Names of the collectives, and whether `all` includes them.
+/// Names of the collectives, and whether the default includes them.
 const NAMES: [(&str, ucc_coll_type_t, bool); 14] = [
     ("alltoall", b::UCC_COLL_TYPE_ALLTOALL, true),
     ("alltoallv", b::UCC_COLL_TYPE_ALLTOALLV, true),
@@ -95,7 +95,7 @@ const WITHOUT_SIZE: [ucc_coll_type_t; 3] = [
     b::UCC_COLL_TYPE_SCATTERV,
 ];
 
-/// First sizes of the list `auto`: from these on, a call takes less processor time of the hosts than with UCC's own
+/// First sizes of the default: from these on, a call takes less processor time of the hosts than with UCC's own
 /// components (docs/UCC.md). UCC counts the blocks of all ranks, so that the size of an alltoall is that of four measured
 /// blocks. The others, which are not measured, start like it.
 const ALLREDUCE_FROM: usize = 8 << 10;
@@ -152,7 +152,11 @@ impl Settings {
             let why = "0 would never be chosen; to switch the component off, set neither SERVICES nor CONFIG";
             return Err(option("SCORE", why.to_owned()));
         }
-        let mut served = collectives(&raw.collectives).map_err(|why| option("COLLS", why))?;
+        let mut served = from_sizes(|kind| match kind {
+            kind if WITHOUT_SIZE.contains(&kind) => 0,
+            b::UCC_COLL_TYPE_ALLREDUCE => ALLREDUCE_FROM,
+            _ => EXCHANGES_FROM,
+        });
         // UCC's fallback after a refusal ignores an algorithm that a tune names. The component therefore must not
         // refuse then.
         let is_taken = |kind| {
@@ -210,7 +214,7 @@ impl Settings {
         Self::new(&raw, "").expect("valid")
     }
 
-    /// The collectives of a team with invalid options, whose list is unknown: those of `all`.
+    /// The collectives of a team with invalid options, whose sizes are unknown.
     pub(crate) fn default_collectives() -> Vec<Served> {
         from_sizes(|_| 0)
     }
@@ -218,9 +222,10 @@ impl Settings {
     /// Settings that must be equal at all ranks, as a text to compare.
     pub(crate) fn agreement(&self) -> String {
         let mut text = format!(
-            "SCHEME={} ON_FAILURE={:?} FALLBACK={:?} SCORE={} COLLS=",
+            "SCHEME={} ON_FAILURE={:?} FALLBACK={:?} SCORE={} serves ",
             self.client.scheme, self.on_failure, self.fallback, self.score
         );
+        // An algorithm of UCC_TL_UCP_TUNE may have removed some.
         for Served { kind, first, end } in &self.served {
             text += &format!("{}:{first}-{end},", name_of(*kind));
         }
@@ -243,88 +248,15 @@ fn one_line(text: &str) -> String {
     lines.join(": ")
 }
 
-/// The collectives of `all` from their first sizes on.
+/// The collectives of the default from their first sizes on.
 fn from_sizes(first: impl Fn(ucc_coll_type_t) -> usize) -> Vec<Served> {
-    let in_all = NAMES.iter().filter(|(.., in_all)| *in_all);
-    let served = in_all.map(|(_, kind, _)| Served {
+    let by_default = NAMES.iter().filter(|(.., by_default)| *by_default);
+    let served = by_default.map(|(_, kind, _)| Served {
         kind: *kind,
         first: first(*kind),
         end: usize::MAX,
     });
     served.collect()
-}
-
-/// Parses a list of collectives.
-fn collectives(text: &str) -> Result<Vec<Served>, String> {
-    if text.trim().eq_ignore_ascii_case("auto") {
-        return Ok(from_sizes(|kind| match kind {
-            kind if WITHOUT_SIZE.contains(&kind) => 0,
-            b::UCC_COLL_TYPE_ALLREDUCE => ALLREDUCE_FROM,
-            _ => EXCHANGES_FROM,
-        }));
-    }
-    let mut served: Vec<Served> = Vec::new();
-    for item in text
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-    {
-        let (name, range) = item.split_once(':').unwrap_or((item, "0-inf"));
-        let (first, last) = range
-            .split_once('-')
-            .ok_or_else(|| format!("'{range}' in '{item}' is no range MIN-MAX"))?;
-        let (first, end) = (size(first)?, size(last)?);
-        if first >= end {
-            return Err(format!("the range of '{item}' is empty"));
-        }
-        let name = name.to_lowercase();
-        let mut known = false;
-        for (of, kind, in_all) in NAMES {
-            if name == of || (name == "all" && in_all) {
-                known = true;
-                if WITHOUT_SIZE.contains(&kind) && (first, end) != (0, usize::MAX) {
-                    return Err(format!(
-                        "'{item}' has a range, and UCC knows no message size of {of}: name {of} without a range, or not at all"
-                    ));
-                }
-                // A later entry of the list overrides earlier ones.
-                served.retain(|served| served.kind != kind);
-                served.push(Served { kind, first, end });
-            }
-        }
-        if !known {
-            let names: Vec<&str> = NAMES.iter().map(|(name, ..)| *name).collect();
-            return Err(format!(
-                "'{name}' is no collective that the component serves: {}, all; or auto alone",
-                names.join(", ")
-            ));
-        }
-    }
-    if served.is_empty() {
-        return Err("the list is empty".to_owned());
-    }
-    Ok(served)
-}
-
-/// Parses a number of bytes with an optional K, M or G, or `inf`.
-fn size(text: &str) -> Result<usize, String> {
-    let text = text.trim().to_lowercase();
-    if text == "inf" {
-        return Ok(usize::MAX);
-    }
-    let (number, shift) = match text.strip_suffix(['k', 'm', 'g']) {
-        Some(number) => match text.as_bytes().last() {
-            Some(b'k') => (number, 10),
-            Some(b'm') => (number, 20),
-            _ => (number, 30),
-        },
-        None => (text.as_str(), 0),
-    };
-    number
-        .parse::<usize>()
-        .ok()
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| format!("'{text}' is no size"))
 }
 
 #[cfg(test)]
@@ -346,7 +278,6 @@ mod tests {
             node: "n0".to_owned(),
             secret_file: String::new(),
             scheme: "auto".to_owned(),
-            collectives: "all".to_owned(),
             on_failure: "abort".to_owned(),
             fallback: "host".to_owned(),
             score: 100,
@@ -364,14 +295,13 @@ mod tests {
         assert_eq!(settings.served.len(), 13);
         assert_eq!(settings.client.scheme, Scheme::Stock);
         assert_eq!(settings.client.absent_limit, Duration::from_secs(2));
-        assert!(settings.agreement().contains("COLLS=alltoall:0-"));
+        assert!(settings.agreement().contains("serves alltoall:65536-"));
         let tuned = Raw {
             tune: "allreduce:0".to_owned(),
             ..raw()
         };
         let tuned = Settings::new(&tuned, "").expect("valid");
         assert_ne!(tuned.agreement(), settings.agreement());
-        assert_eq!(Settings::default_collectives(), settings.served);
         assert!(Settings::wanted(&raw()));
         assert!(!Settings::wanted(&Raw {
             services: String::new(),
@@ -391,10 +321,10 @@ mod tests {
     }
 
     #[test]
-    fn the_default_list_has_sizes_and_all_has_none() {
-        let auto = collectives("auto").expect("valid");
-        assert_eq!(auto.len(), collectives("all").expect("valid").len());
-        for Served { kind, first, end } in auto {
+    fn the_default_has_sizes_where_ucc_knows_them() {
+        let served = Settings::new(&raw(), "").expect("valid").served;
+        assert_eq!(served.len(), Settings::default_collectives().len());
+        for Served { kind, first, end } in served {
             assert_eq!(end, usize::MAX);
             assert_eq!(
                 first == 0,
@@ -405,7 +335,7 @@ mod tests {
         }
     }
 
-    /// From the first sizes of `auto` on, each measured call takes less processor time of the hosts than with UCC's own
+    /// From the first sizes of the default on, each measured call takes less processor time of the hosts than with UCC's own
     /// components; the next smaller measured call of one of the programs takes more.
     #[test]
     fn the_default_list_starts_at_measured_sizes() {
@@ -446,23 +376,6 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_cannot_apply_is_refused() {
-        for (list, named) in [
-            ("alltoallv:64K-inf", "alltoallv"),
-            ("alltoall:64K-inf,gatherv:0-64K", "gatherv"),
-            ("scatterv:1-inf", "scatterv"),
-            ("all:64K-inf", "alltoallv"),
-        ] {
-            let error = collectives(list).expect_err("invalid");
-            let whole = format!("UCC knows no message size of {named}");
-            assert!(error.contains(&whole) && !error.contains('\n'), "{error}");
-        }
-        for list in ["alltoallv", "alltoallv:0-inf", "all", "alltoall:64K-inf"] {
-            assert!(collectives(list).is_ok(), "{list}");
-        }
-    }
-
-    #[test]
     fn what_cannot_be_right_is_named() {
         let check = |raw: Raw, expect: &str| {
             let error = Settings::new(&raw, "").expect_err("invalid");
@@ -491,34 +404,6 @@ mod tests {
         );
         check(
             Raw {
-                collectives: "alltoal".into(),
-                ..raw()
-            },
-            "COLLS: 'alltoal' is no collective",
-        );
-        check(
-            Raw {
-                collectives: "bcast:1K-1".into(),
-                ..raw()
-            },
-            "COLLS: the range of 'bcast:1K-1' is empty",
-        );
-        check(
-            Raw {
-                collectives: "bcast:1X-2".into(),
-                ..raw()
-            },
-            "'1x' is no size",
-        );
-        check(
-            Raw {
-                collectives: " ,".into(),
-                ..raw()
-            },
-            "COLLS: the list is empty",
-        );
-        check(
-            Raw {
                 limit: "30".into(),
                 ..raw()
             },
@@ -539,25 +424,6 @@ mod tests {
             },
             "/nowhere",
         );
-    }
-
-    #[test]
-    fn collectives_have_ranges() {
-        let check = |text: &str, expect: &[(&str, usize, usize)]| {
-            let found = collectives(text).expect("valid");
-            let found: Vec<(&str, usize, usize)> = found
-                .iter()
-                .map(|served| (name_of(served.kind), served.first, served.end))
-                .collect();
-            assert_eq!(found, expect);
-        };
-        check("bcast", &[("bcast", 0, usize::MAX)]);
-        check(
-            "bcast:4k-1M, alltoall:1-inf",
-            &[("bcast", 4096, 1 << 20), ("alltoall", 1, usize::MAX)],
-        );
-        check("barrier,barrier:0-1", &[("barrier", 0, 1)]);
-        assert_eq!(collectives("all,alltoall:0-64K").expect("valid").len(), 13);
     }
 
     #[test]

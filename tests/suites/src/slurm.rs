@@ -262,7 +262,7 @@ rm $of.pid\n";
             ("UCC_TL_XGVMI_SERVICES", "127.0.0.1:$port"),
             ("UCC_TL_XGVMI_NODE", "node$n"),
             ("UCC_TL_XGVMI_SCHEME", SCHEME),
-            ("UCC_TL_XGVMI_COLLS", "all"),
+            ("UCC_TL_XGVMI_TUNE", "inf"),
         ]
         .map(variable),
     );

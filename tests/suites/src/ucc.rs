@@ -207,12 +207,8 @@ const TESTS: &[(&str, Test)] = &[
         faults::another_version,
     ),
     (
-        "ucc_test_mpi with an unknown collective",
-        faults::unknown_collective,
-    ),
-    (
-        "ucc_test_mpi with a range of alltoallv",
-        faults::range_without_effect,
+        "ucc_test_mpi with an option of earlier versions",
+        faults::former_option,
     ),
     ("ucc_test_mpi with a malformed file", faults::malformed_file),
     (
@@ -381,7 +377,6 @@ fn many(site: &Site<'_>, ranks_per_node: u32) -> Result<()> {
         |_| {
             let more = [
                 ("UCC_COLL_TRACE", "info"),
-                ("UCC_TL_XGVMI_COLLS", "all,barrier"),
                 ("UCC_TL_XGVMI_WAIT", "yield"),
                 ("UCC_TL_XGVMI_CONNECT_LIMIT", "10m"),
                 ("OMPI_MCA_mpi_yield_when_idle", "1"),

@@ -42,7 +42,7 @@ pub(super) fn unreachable(site: &Site<'_>) -> Result<()> {
 pub(super) fn options_differ(site: &Site<'_>) -> Result<()> {
     let services = site.services("stock", &[])?;
     let vary = |node| match node {
-        1 => vec![variable(("UCC_TL_XGVMI_COLLS", "bcast"))],
+        1 => vec![variable(("UCC_TL_XGVMI_TUNE", "bcast:inf"))],
         _ => Vec::new(),
     };
     fall_back(site, &services, vary, "rank 2 has other options")
@@ -67,27 +67,11 @@ pub(super) fn another_version(site: &Site<'_>) -> Result<()> {
     fall_back(site, &services, vary, "version is 99")
 }
 
-pub(super) fn unknown_collective(site: &Site<'_>) -> Result<()> {
+pub(super) fn former_option(site: &Site<'_>) -> Result<()> {
     let services = site.services("stock", &[])?;
-    let vary = |_| vec![variable(("UCC_TL_XGVMI_COLLS", "alltoallx"))];
-    fall_back(
-        site,
-        &services,
-        vary,
-        "UCC_TL_XGVMI_COLLS: 'alltoallx' is no collective that the component serves",
-    )
-}
-
-/// UCC would look up each alltoallv with size 0, and never find the component.
-pub(super) fn range_without_effect(site: &Site<'_>) -> Result<()> {
-    let services = site.services("stock", &[])?;
-    let vary = |_| vec![variable(("UCC_TL_XGVMI_COLLS", "alltoallv:64K-inf"))];
-    fall_back(
-        site,
-        &services,
-        vary,
-        "UCC_TL_XGVMI_COLLS: 'alltoallv:64K-inf' has a range, and UCC knows no message size of alltoallv",
-    )
+    let vary = |_| vec![variable(("UCC_TL_XGVMI_COLLS", "bcast"))];
+    let expect = "UCC_TL_XGVMI_COLLS=bcast is an option of earlier versions: use UCC_TL_XGVMI_TUNE";
+    fall_back(site, &services, vary, expect)
 }
 
 pub(super) fn malformed_file(site: &Site<'_>) -> Result<()> {
@@ -170,7 +154,7 @@ pub(super) fn options_in_files(site: &Site<'_>) -> Result<()> {
     let services = site.services("stock", &[])?;
     let conf = site.world.dir.join("ucc.conf");
     let nodes = nodes_file(site, services.ports())?;
-    let options = format!("UCC_TL_XGVMI_CONFIG={nodes}\nUCC_TL_XGVMI_COLLS=bcast\n");
+    let options = format!("UCC_TL_XGVMI_CONFIG={nodes}\nUCC_TL_XGVMI_TUNE=0#bcast:inf\n");
     fs::write(&conf, options)?;
     let conf = conf.display().to_string();
     let program = site.test_program(FALLING_BACK);
@@ -240,7 +224,7 @@ pub(super) fn mixed_nodes(site: &Site<'_>) -> Result<()> {
             vec![
                 variable(("UCC_COLL_TRACE", "info")),
                 variable(("UCC_TL_XGVMI_CONFIG", &nodes)),
-                variable(("UCC_TL_XGVMI_COLLS", "all")),
+                variable(("UCC_TL_XGVMI_TUNE", "inf")),
             ]
         },
     );
@@ -268,15 +252,16 @@ pub(super) fn tuned(site: &Site<'_>) -> Result<()> {
     };
     const SERVED: [bool; 2] = [true, false];
     const LEFT: [bool; 2] = [false, true];
-    // Whether broadcasts, alltoallvs and barriers are offloaded, and whether some are left. `COLLS` names all but barriers. MPI
-    // itself has a broadcast of four bytes.
+    // Whether broadcasts, alltoallvs and barriers are offloaded, and whether some are left. MPI itself has a broadcast of four
+    // bytes.
     for (tune, expect) in [
         ("0", [LEFT; 3]),
         (
-            "alltoallv:0#bcast:0-512:0#barrier:100",
-            [[true, true], LEFT, SERVED],
+            "alltoallv:0#bcast:2k-inf:inf#barrier:100",
+            [LEFT, LEFT, SERVED],
         ),
-        ("alltoallx:0", [SERVED, SERVED, LEFT]),
+        ("bcast:512-inf:inf", [[true, true], SERVED, LEFT]),
+        ("alltoallx:0", [LEFT, SERVED, LEFT]),
     ] {
         let output = run(tune)?;
         for (kind, expect) in ["Bcast ", "Alltoallv:", "Barrier"].iter().zip(expect) {

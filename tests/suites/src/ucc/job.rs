@@ -254,7 +254,7 @@ impl<'a> Site<'a> {
                     let options = [
                         "UCC_TL_XGVMI_SERVICES",
                         "UCC_TL_XGVMI_SCHEME",
-                        "UCC_TL_XGVMI_COLLS",
+                        "UCC_TL_XGVMI_TUNE",
                     ];
                     own.retain(|(name, _)| !options.contains(&name.as_str()));
                     own
@@ -398,7 +398,7 @@ impl Services<'_> {
             ("UCC_TL_XGVMI_NODE".to_owned(), format!("node{node}")),
             ("UCC_TL_XGVMI_SCHEME".to_owned(), self.scheme.to_owned()),
             // The programs have small messages too.
-            ("UCC_TL_XGVMI_COLLS".to_owned(), "all".to_owned()),
+            ("UCC_TL_XGVMI_TUNE".to_owned(), "inf".to_owned()),
         ];
         own.extend(device(self.scheme, world));
         own
