@@ -400,7 +400,14 @@ pub fn sample() -> Result<Vec<Case>> {
         };
         world.link = suite.link;
         world.parts = parts.iter().map(|part| (*part).to_owned()).collect();
+        let started = Instant::now();
         let mut cases = (suite.run)(&world).with_context(|| suite.name)?;
+        println!(
+            "sample of {}: {} tests, {:.0} s",
+            suite.name,
+            cases.len(),
+            started.elapsed().as_secs_f64()
+        );
         if parts.is_empty() {
             judge(suite.name, &mut cases, &accepted);
             let [.., skipped] = count(&cases);
