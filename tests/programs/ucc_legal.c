@@ -3,6 +3,7 @@
  *   ucc_legal orders       starts persistent collectives in one order at even ranks and in another one at odd ranks
  *   ucc_legal many         has many collectives outstanding at once
  *   ucc_legal sets         has broadcasts of some ranks of the team, and collectives with tags, in other orders at odd ranks
+ *   ucc_legal flood        has many such broadcasts outstanding, each with a tag of its own
  *   ucc_legal far          has blocks that are far from each other, with memory between them that nobody can access, and blocks
  *                          before the buffer's address
  *   ucc_legal protected PREFIX COMMAND...
@@ -292,6 +293,33 @@ static void tags(void)
 	}
 	munmap(send, TAGS * size);
 	munmap(receive, TAGS * size);
+}
+
+/* Each rank sends to the next one. The last rank begins when the others have all of theirs outstanding. */
+static void flood(void)
+{
+	static ucc_coll_req_h requests[2][MANY];
+	uint8_t *buffers = fresh((size_t)2 * MANY * SMALL);
+	int from = (rank + ranks - 1) % ranks, call, way;
+
+	if (rank == ranks - 1)
+		MPI_Barrier(MPI_COMM_WORLD);
+	for (call = 0; call < MANY; call++)
+		for (way = 0; way < 2; way++) {
+			int root = way ? rank : from, other = way ? (rank + 1) % ranks : rank;
+
+			requests[way][call] = begin_set((uint64_t)root, other - root, 2, root, call,
+							buffers + (size_t)(call * 2 + way) * SMALL, SMALL, (unsigned)call, 0);
+		}
+	if (rank != ranks - 1)
+		MPI_Barrier(MPI_COMM_WORLD);
+	for (call = 0; call < MANY; call++)
+		for (way = 0; way < 2; way++) {
+			finish(requests[way][call]);
+			CHECK(ucc_collective_finalize(requests[way][call]));
+			compare_set(buffers + (size_t)(call * 2 + way) * SMALL, SMALL, way ? rank : from, (unsigned)call);
+		}
+	munmap(buffers, (size_t)2 * MANY * SMALL);
 }
 
 static void sets(void)
@@ -615,7 +643,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = { { "orders", orders }, { "many", many }, { "sets", sets }, { "far", far }, { "teams", teams }, { "parted", parted }, { "jobs", jobs }, { "rests", rests } };
+	} modes[] = { { "orders", orders }, { "many", many }, { "sets", sets }, { "flood", flood }, { "far", far }, { "teams", teams }, { "parted", parted }, { "jobs", jobs }, { "rests", rests } };
 	MPI_Comm world = MPI_COMM_WORLD;
 	size_t mode;
 	int known = argc > 3 && !strcmp(argv[1], "protected");

@@ -305,7 +305,7 @@ fn gone(value: Option<std::ffi::OsString>) -> Result<(), String> {
     let Some(value) = value else { return Ok(()) };
     Err(format!(
         "{COLLS}={} is an option of earlier versions: use UCC_TL_XGVMI_TUNE with scores in UCC's syntax, such as inf for all, or \
-         0#bcast:0-64k:inf",
+         alltoallv:0#bcast:0-64k:inf",
         value.display()
     ))
 }

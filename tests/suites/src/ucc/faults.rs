@@ -154,7 +154,7 @@ pub(super) fn options_in_files(site: &Site<'_>) -> Result<()> {
     let services = site.services("stock", &[])?;
     let conf = site.world.dir.join("ucc.conf");
     let nodes = nodes_file(site, services.ports())?;
-    let options = format!("UCC_TL_XGVMI_CONFIG={nodes}\nUCC_TL_XGVMI_TUNE=0#bcast:inf\n");
+    let options = format!("UCC_TL_XGVMI_CONFIG={nodes}\nUCC_TL_XGVMI_TUNE=alltoallv:0#bcast:inf\n");
     fs::write(&conf, options)?;
     let conf = conf.display().to_string();
     let program = site.test_program(FALLING_BACK);
