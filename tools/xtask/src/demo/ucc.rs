@@ -29,7 +29,7 @@ Open MPI with stock UCC of Debian's testing suite: two emulated nodes, four rank
 own (mpi), stock UCC's on the hosts (ucc), and the service processes' on the DPUs (offload) in schemes ksm, stock and
 xgvmi. Computation between start and wait is a sleep, because two cores cannot compute for four ranks. The programs spread_...
 let the ranks start at different times, and measure the time of a rank in MPI. The programs sleep_... block, and their
-ranks sleep in an offloaded call (UCC_TL_XGVMI_WAIT=sleep). The group cluster has blocking allreduces of 16 ranks on four nodes.
+ranks sleep in an offloaded call (UCC_TL_XGVMI_WAIT=sleep). So do those of the group cluster, blocking allreduces of 16 ranks on four nodes.
 
   --sizes MIN:MAX    bytes to each rank, or of a rank's vector; they double [default: 1024:1048576]
   --iterations N     timed calls per size [default: 20]
@@ -240,7 +240,7 @@ fn cluster(options: &Options, site: &Site<'_>, way: Way) -> Result<Vec<Record>> 
         testbed,
         backend,
     };
-    let records = runner.long(options, way, &[(CLUSTER.0, CLUSTER.1)], &[])?;
+    let records = runner.long(options, way, &[(CLUSTER.0, CLUSTER.1)], &[SLEEP])?;
     if let Some(services) = &services {
         let made = records
             .iter()
