@@ -273,8 +273,16 @@ const SUITES: &[Suite] = &[
     Suite::new("slurm", None, slurm::run_all),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-tls", Some(&[]), storage::run_tls),
-    Suite::new("storage-vhost", Some(&[]), storage::run_vhost),
-    Suite::new("storage-loops", Some(&["rounds 2"]), storage::run_loops),
+    Suite::new(
+        "storage-vhost",
+        Some(storage::VHOST_SAMPLE),
+        storage::run_vhost,
+    ),
+    Suite::new(
+        "storage-loops",
+        Some(storage::LOOPS_SAMPLE),
+        storage::run_loops,
+    ),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
     Suite::new("adversary-demos", None, adversary::demos),
