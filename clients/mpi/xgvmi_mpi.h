@@ -55,4 +55,8 @@ HIDDEN extern atomic_long exchanges_under_way;
 HIDDEN uint64_t exchange_of(MPI_Request request);
 HIDDEN int exchange_ended(uint64_t request, uint64_t serial);
 
+/* Looks at those of the requests that are messages, or waits for their end. Returns whether there are any. */
+HIDDEN int look_at_messages(int count, const MPI_Request *requests, int must_end);
+HIDDEN void rest_for_messages(void);
+
 #endif

@@ -103,13 +103,14 @@ impl Mpi {
         self.shared(&["osu-bench/shim/osu_mpi.c"])
     }
 
-    /// Compiles the library for neighbourhood collectives for this MPI, to preload it in ranks, and returns its path.
+    /// Compiles the library for neighbourhood collectives and messages for this MPI, to preload it in ranks, and returns its path.
     ///
     /// # Errors
     /// Errors of the compiler.
     pub fn neighbors(&self) -> Result<PathBuf> {
         self.shared(&[
             "clients/mpi/xgvmi_mpi.c",
+            "clients/mpi/xgvmi_mpi_messages.c",
             "clients/mpi/xgvmi_mpi_requests.c",
         ])
     }
