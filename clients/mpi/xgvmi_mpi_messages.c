@@ -8,7 +8,8 @@
  * Messages of ranks and tags that cannot be served go by the MPI at both ends. Calls that break the promise visibly fail.
  *
  * The ranks agree when the key is set, because that is a collective call. A message's request is a generalized one. The service
- * processes move its bytes while the program is in no call, so no rank waits for a call of another one.
+ * processes move its bytes while the program is in no call, so no rank waits for a call of another one. No message may be under way
+ * when the key is set.
  */
 #include "xgvmi_mpi.h"
 #include <sched.h>
@@ -655,6 +656,23 @@ MODES(_c, MPI_Count)
 NEVER(, int)
 NEVER(_c, MPI_Count)
 
+/* Packs the elements of a call that replaces them. */
+static int packed(MPI_Comm comm, void *buffer, MPI_Count count, MPI_Datatype type, MPI_Count size, char **copy)
+{
+    struct message elements = { .buffer = buffer, .count = count, .bytes = count * size };
+    int rc = MPI_ERR_COUNT;
+
+    if (elements.bytes <= INT_MAX) {
+        *copy = elements.copy = malloc((size_t)elements.bytes);
+        rc = *copy ? move(&elements, type) : MPI_ERR_NO_MEM;
+    }
+    if (rc) {
+        fprintf(stderr, "libxgvmi_mpi: MPI_Sendrecv_replace has 2 GiB or more, or no memory for a copy\n");
+        PMPI_Comm_call_errhandler(comm, rc);
+    }
+    return rc;
+}
+
 /* Both ways at once. Each of the two goes as it would alone. */
 #define BOTH_WAYS(suffix, COUNT)                                                                                      \
     FORMS(MPI_Sendrecv##suffix,                                                                                       \
@@ -680,12 +698,21 @@ NEVER(_c, MPI_Count)
           (buffer, count, type, to, sent_tag, source, received_tag, comm, status),                                    \
           if (way_of(served, count, type, to, sent_tag, &size) != ITS_OWN ||                                          \
               way_of(served, count, type, source, received_tag, &size) != ITS_OWN) {                                  \
-              return broken(comm, "MPI_Sendrecv_replace");                                                            \
+              char *copy = NULL;                                                                                      \
+              int rc = packed(comm, buffer, count, type, size, &copy);                                                \
+              if (!rc) {                                                                                              \
+                  rc = PMPI_Sendrecv##suffix(copy, (COUNT)(count * size), MPI_PACKED, to, sent_tag, buffer, count,    \
+                                             type, source, received_tag, comm, status);                               \
+              }                                                                                                       \
+              free(copy);                                                                                             \
+              return rc;                                                                                              \
           })
 
 #if MPI_VERSION < 4
 int PMPI_Irecv_c(void *, MPI_Count, MPI_Datatype, int, int, MPI_Comm, MPI_Request *);
 int PMPI_Isend_c(const void *, MPI_Count, MPI_Datatype, int, int, MPI_Comm, MPI_Request *);
+int PMPI_Sendrecv_c(const void *, MPI_Count, MPI_Datatype, int, int, void *, MPI_Count, MPI_Datatype, int, int, MPI_Comm,
+                    MPI_Status *);
 #endif
 
 BOTH_WAYS(, int)

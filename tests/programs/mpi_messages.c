@@ -1,9 +1,10 @@
 /* Messages on communicators whose info asks for the service processes. It knows only MPI, and compares every byte.
  *
- *   mpi_messages [served]
+ *   mpi_messages [served | endless]
  *
  * With "served" calls that break the promise of the info must fail. Each rank prints "rank R has N messages" at the end: how many
- * sends and receives the service processes can serve. The first error is printed on standard error and aborts the job.
+ * sends and receives the service processes can serve. With "endless" the ranks exchange until calls fail, and rank 0 prints how many
+ * ranks have seen it. The first error is printed on standard error and aborts the job.
  */
 #include "mpi_side.h"
 #include <pthread.h>
@@ -177,7 +178,7 @@ static void lengths(void)
 /* Blocking calls in a ring; the receive of a rank is posted, and then it calls something else. */
 static void blocking(void)
 {
-	enum { BYTES = 100000, TIMES = 4 };
+	enum { BYTES = 100000, TIMES = 5 };
 	int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks, time;
 	MPI_Status status;
 	MPI_Request request;
@@ -205,6 +206,10 @@ static void blocking(void)
 			break;
 		case 2:
 			MPI_Sendrecv(from, BYTES, MPI_BYTE, next, time, to, BYTES, MPI_BYTE, last, time, comm, &status);
+			break;
+		case 3:
+			memcpy(to, from, BYTES);
+			MPI_Sendrecv_replace(to, BYTES / 4, MPI_INT, next, time, last, time, comm, &status);
 			break;
 		default:
 			/* The program forgets its request. */
@@ -400,6 +405,45 @@ static void broken(void)
 	MPI_Comm_set_errhandler(comm, MPI_ERRORS_ARE_FATAL);
 }
 
+/* Exchanges until a call fails at each rank. Then all further messages fail at once. */
+static void endless(void)
+{
+	enum { BYTES = 300000, GOING = 20 };
+	int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks, time, rc = 0, told = 1;
+	uint8_t *from = allocate(BYTES), *to = allocate(BYTES);
+	MPI_Request requests[2];
+
+	running = "endless";
+	MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	for (time = 0; !rc; time++) {
+		fill(from, BYTES, rank, next, (unsigned)time);
+		if (time == GOING && rank == 0) {
+			puts("going");
+			fflush(stdout);
+		}
+		rc = MPI_Irecv(to, BYTES, MPI_BYTE, last, 1, comm, &requests[0]);
+		rc = rc ? rc : MPI_Isend(from, BYTES, MPI_BYTE, next, 1, comm, &requests[1]);
+		rc = rc ? rc : MPI_Waitall(2, requests, nowhere);
+		if (!rc)
+			compare(to, BYTES, last, rank, (unsigned)time);
+	}
+	if (!MPI_Send(from, BYTES, MPI_BYTE, next, 2, comm))
+		fail("a message after the failure");
+	if (rank > 0) {
+		MPI_Send(&told, 1, MPI_INT, 0, 3, MPI_COMM_WORLD);
+		MPI_Recv(&told, 1, MPI_INT, 0, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	} else {
+		for (next = 1; next < ranks; next++) {
+			MPI_Recv(&time, 1, MPI_INT, MPI_ANY_SOURCE, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+			told += time;
+		}
+		printf("%d of %d ranks are told\n", told, ranks);
+		fflush(stdout);
+		MPI_Abort(MPI_COMM_WORLD, 3);
+	}
+}
+
 int main(int count, char **words)
 {
 	int provided, at;
@@ -415,6 +459,8 @@ int main(int count, char **words)
 	MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &comm);
 	MPI_Comm_split(MPI_COMM_WORLD, 0, ranks - rank, &other);
 	MPI_Comm_set_info(other, info);
+	if (count > 1 && !strcmp(words[1], "endless"))
+		endless();
 	lengths();
 	blocking();
 	types();

@@ -1,11 +1,12 @@
 //! Neighbourhood collectives and messages of an MPI program with the preloaded library of `clients/mpi`, on the service processes.
 
-use super::COMPILE;
 use super::job::{Backend, Launcher, RANKS, Site, Variable};
+use super::{COMPILE, LIMIT};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use testbed::process::Running;
 use testbed::{process, workspace};
 
 /// Name of the test.
@@ -14,6 +15,8 @@ pub(super) const NAME: &str = "neighbourhoods";
 pub(super) const TOPOLOGIES: &str = "topologies with the library";
 /// Name of the test of messages.
 pub(super) const MESSAGES: &str = "messages";
+/// Name of the test of messages without a service.
+pub(super) const LOST: &str = "messages with a service killed";
 /// Name of the test of a Fortran program.
 pub(super) const FORTRAN: &str = "Fortran with the library";
 /// Its compiler.
@@ -62,6 +65,31 @@ pub(super) fn messages(site: &Site<'_>, launcher: Launcher) -> Result<()> {
     ensure!(
         counted == expect && sum > 0 && completed >= sum,
         "messages of each rank: {counted:?} and not {expect:?}; {completed} calls at the services:\n{said}"
+    );
+    Ok(())
+}
+
+/// When a service ends, the messages of all ranks fail, and their data until then is right.
+pub(super) fn messages_lost(site: &Site<'_>, launcher: Launcher) -> Result<()> {
+    let program = launcher.compile(site.world, "mpi_messages")?;
+    let library = launcher.compiler(site.world)?.neighbors()?;
+    let mut services = site.services("xgvmi", &[])?;
+    let where_and_how = (&services.testbed, Backend::Offload(&services));
+    let words = [&program[..], "endless"];
+    let mut command = site.job(where_and_how, launcher, &words, |_| {
+        preload(site, Some(&library))
+    });
+    let job = Running::spawn(&mut command)?;
+    let is_going = process::wait_until(LIMIT, || job.said().lines().any(|line| line == "going"));
+    ensure!(is_going, "no messages: {}", job.said());
+    services.running.pop();
+    let done = job.wait(LIMIT)?;
+    let told = format!("{RANKS} of {RANKS} ranks are told");
+    ensure!(
+        !done.timed_out && done.output.lines().any(|line| line == told),
+        "{}\n{}",
+        done.verdict(),
+        done.output
     );
     Ok(())
 }
