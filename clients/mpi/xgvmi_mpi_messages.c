@@ -62,7 +62,7 @@ struct served {
 
 static int key = MPI_KEYVAL_INVALID;
 static int communicators;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t key_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int forget(MPI_Comm comm, int of, void *value, void *extra)
 {
@@ -172,10 +172,10 @@ static int agree(MPI_Comm comm, MPI_Info info, int rc)
         return rc;
     }
     mine[LEAST] = strtoll(text, &end, 10);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&key_lock);
     number = communicators++;
     why = obstacle(comm, &served, *end ? 0 : mine[LEAST]);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&key_lock);
     if (!why) {
         memcpy(job, served->job, sizeof(job));
         mine[LEAST + 1] = -mine[LEAST];
@@ -195,9 +195,9 @@ static int agree(MPI_Comm comm, MPI_Info info, int rc)
             why = "the ranks have different values, or are in different jobs";
         }
     }
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&key_lock);
     communicators = most[NUMBER] >= communicators ? (int)most[NUMBER] + 1 : communicators;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&key_lock);
     if (!rc && !why && !most[FAULT]) {
         served->first_tag = (int)most[NUMBER] * served->tags;
         rc = PMPI_Comm_set_attr(comm, key, served);
@@ -244,6 +244,8 @@ struct message {
 
 enum { BUCKETS = 1024 };
 static struct message *table[BUCKETS], *orphans;
+/* The MPI calls functions of this library with locks of its own, and they take this one: who holds it calls nothing of MPI. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_long under_way;
 
 static struct message **bucket(MPI_Request request)
@@ -369,7 +371,7 @@ static void tell(const struct message *message, MPI_Status *status)
     status->MPI_TAG = message->tag;
 }
 
-/* The functions of generalized requests. The MPI may call them with locks of its own, so they call nothing of MPI with ours. */
+/* The functions of generalized requests. */
 static int query(void *extra, MPI_Status *status)
 {
     const struct message *message = extra;
