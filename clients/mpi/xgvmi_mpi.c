@@ -5,7 +5,7 @@
  * non-blocking forms into one MPI_Alltoallv on the same communicator, whose blocks for ranks that are no neighbours are empty.
  * MPI has no binary interface, so each MPI compiles the file:
  *
- *     mpicc -O2 -fPIC -shared -pthread -o libxgvmi_mpi.so xgvmi_mpi.c
+ *     mpicc -O2 -fPIC -shared -pthread -o libxgvmi_mpi.so xgvmi_mpi*.c
  *
  * Fortran bindings call the MPI_ functions of C, or the PMPI_ ones; the library has both names.
  *
@@ -17,33 +17,7 @@
  * - Otherwise the call becomes an alltoallv of MPI_BYTE whatever the datatypes: an MPI may choose its algorithm by the datatype of
  *   one rank. Blocks of other than plain predefined types are packed.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <limits.h>
-#include <mpi.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* The MPI's own function behind a name of this library. */
-static void *own(const char *name)
-{
-    void *function = dlsym(RTLD_NEXT, name);
-    if (!function) {
-        fprintf(stderr, "libxgvmi_mpi: the MPI has no %s: compile the library with the mpicc of this MPI\n", name);
-        abort();
-    }
-    return function;
-}
-
-#define OWN(type, name)                                \
-    static type name##_own;                            \
-    if (!name##_own) {                                 \
-        name##_own = (type)own("P" #name);             \
-    }
+#include "xgvmi_mpi.h"
 
 /* --- One side of an exchange --- */
 
@@ -72,11 +46,6 @@ struct exchange {
     uint64_t request, serial;
 };
 
-static void *cleared(size_t count, size_t size)
-{
-    return calloc(count ? count : 1, size);
-}
-
 static void release_side(struct side *side)
 {
     if (side->lasting != MPI_DATATYPE_NULL) {
@@ -101,14 +70,14 @@ static void release(struct exchange *exchange)
     }
 }
 
-static int refused(MPI_Comm comm, int code, const char *why)
+HIDDEN int refused(MPI_Comm comm, int code, const char *why)
 {
     fprintf(stderr, "libxgvmi_mpi: a neighbourhood collective %s\n", why);
     PMPI_Comm_call_errhandler(comm, code);
     return code;
 }
 
-static int no_memory(MPI_Comm comm)
+HIDDEN int no_memory(MPI_Comm comm)
 {
     return refused(comm, MPI_ERR_NO_MEM, "has no memory for its blocks");
 }
@@ -418,17 +387,8 @@ static char *base(const struct side *side)
 enum { BUCKETS = 256 };
 static struct exchange *under_way[BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_long count_under_way;
+HIDDEN atomic_long exchanges_under_way;
 static uint64_t last_serial;
-
-_Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request is kept in 64 bits");
-
-static uint64_t kept(MPI_Request request)
-{
-    uint64_t bits = 0;
-    memcpy(&bits, &request, sizeof(request));
-    return bits;
-}
 
 static struct exchange **bucket(uint64_t request)
 {
@@ -441,7 +401,7 @@ static int conclude(struct exchange **link)
     struct exchange *exchange = *link;
     int rc = move(&exchange->receive, exchange->packer, 1);
     *link = exchange->next;
-    atomic_fetch_sub(&count_under_way, 1);
+    atomic_fetch_sub(&exchanges_under_way, 1);
     release(exchange);
     return rc;
 }
@@ -461,7 +421,7 @@ static void remember(struct exchange *exchange, MPI_Request request)
     exchange->serial = ++last_serial;
     exchange->next = *bucket(exchange->request);
     *bucket(exchange->request) = exchange;
-    atomic_fetch_add(&count_under_way, 1);
+    atomic_fetch_add(&exchanges_under_way, 1);
     pthread_mutex_unlock(&lock);
 }
 
@@ -487,7 +447,7 @@ static int keep_for_the_end(struct exchange *e)
 }
 
 /* The serial number of a request's exchange, or 0. */
-static uint64_t serial_of(MPI_Request request)
+HIDDEN uint64_t exchange_of(MPI_Request request)
 {
     struct exchange *exchange;
     uint64_t serial = 0;
@@ -501,7 +461,7 @@ static uint64_t serial_of(MPI_Request request)
 }
 
 /* The exchange with this request and serial number is complete. */
-static int ended(uint64_t request, uint64_t serial)
+HIDDEN int exchange_ended(uint64_t request, uint64_t serial)
 {
     struct exchange **link;
     int rc = MPI_SUCCESS;
@@ -514,49 +474,6 @@ static int ended(uint64_t request, uint64_t serial)
         }
     }
     pthread_mutex_unlock(&lock);
-    return rc;
-}
-
-/* Requests of a call that completes some of them, as they were before. */
-struct watched {
-    int count;
-    uint64_t *requests, *serials;
-};
-
-static int watch(struct watched *watched, int count, const MPI_Request *requests)
-{
-    int at, any = 0;
-
-    memset(watched, 0, sizeof(*watched));
-    if (!atomic_load(&count_under_way) || count <= 0) {
-        return MPI_SUCCESS;
-    }
-    watched->requests = cleared(2 * (size_t)count, sizeof(uint64_t));
-    if (!watched->requests) {
-        return no_memory(MPI_COMM_SELF);
-    }
-    watched->serials = watched->requests + count;
-    for (at = 0; at < count; at++) {
-        watched->requests[at] = kept(requests[at]);
-        watched->serials[at] = serial_of(requests[at]);
-        any |= watched->serials[at] != 0;
-    }
-    watched->count = any ? count : 0;
-    return MPI_SUCCESS;
-}
-
-/* After the call; `are_done` without a look at the requests. */
-static int watched_over(struct watched *watched, const MPI_Request *requests, int are_done, int rc)
-{
-    int at;
-
-    for (at = 0; at < watched->count; at++) {
-        if (watched->serials[at] && (are_done || requests[at] == MPI_REQUEST_NULL)) {
-            int moved = ended(watched->requests[at], watched->serials[at]);
-            rc = rc ? rc : moved;
-        }
-    }
-    free(watched->requests);
     return rc;
 }
 
@@ -788,39 +705,3 @@ int MPI_Session_finalize(MPI_Session *session)
     return PMPI_Session_finalize(session);
 }
 #endif
-
-/* The functions that complete requests. `requests` are those that the call may complete, and IS_DONE says without a look at
- * their handles that it has. */
-#define COMPLETION(name, parameters, arguments, COUNT, REQUESTS, IS_DONE)                                             \
-    int P##name parameters                                                                                            \
-    {                                                                                                                 \
-        typedef int function parameters;                                                                              \
-        OWN(function *, name)                                                                                         \
-        struct watched watched;                                                                                       \
-        int rc = watch(&watched, COUNT, REQUESTS);                                                                    \
-        if (rc) {                                                                                                     \
-            return rc;                                                                                                \
-        }                                                                                                             \
-        rc = name##_own arguments;                                                                                    \
-        return watched_over(&watched, REQUESTS, IS_DONE, rc);                                                         \
-    }                                                                                                                 \
-    int name parameters                                                                                               \
-    {                                                                                                                 \
-        return P##name arguments;                                                                                     \
-    }
-
-COMPLETION(MPI_Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request, 0)
-COMPLETION(MPI_Test, (MPI_Request * request, int *flag, MPI_Status *status), (request, flag, status), 1, request, 0)
-COMPLETION(MPI_Waitall, (int count, MPI_Request requests[], MPI_Status statuses[]), (count, requests, statuses), count, requests, 0)
-COMPLETION(MPI_Testall, (int count, MPI_Request requests[], int *flag, MPI_Status statuses[]), (count, requests, flag, statuses),
-           count, requests, 0)
-COMPLETION(MPI_Waitany, (int count, MPI_Request requests[], int *index, MPI_Status *status), (count, requests, index, status),
-           count, requests, 0)
-COMPLETION(MPI_Testany, (int count, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
-           (count, requests, index, flag, status), count, requests, 0)
-COMPLETION(MPI_Waitsome, (int count, MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
-           (count, requests, done, indices, statuses), count, requests, 0)
-COMPLETION(MPI_Testsome, (int count, MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
-           (count, requests, done, indices, statuses), count, requests, 0)
-COMPLETION(MPI_Request_get_status, (MPI_Request request, int *flag, MPI_Status *status), (request, flag, status), 1, &request,
-           !rc && *flag)

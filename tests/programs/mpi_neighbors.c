@@ -8,6 +8,16 @@
 #include "mpi_side.h"
 #include <string.h>
 
+#if MPI_VERSION < 4 || (MPI_VERSION == 4 && MPI_SUBVERSION < 1)
+/* The MPI that runs may be later than the one of the compiler. */
+int MPI_Request_get_status_all(int, const MPI_Request[], int *, MPI_Status[]) __attribute__((weak));
+int MPI_Request_get_status_any(int, const MPI_Request[], int *, int *, MPI_Status *) __attribute__((weak));
+int MPI_Request_get_status_some(int, const MPI_Request[], int *, int[], MPI_Status[]) __attribute__((weak));
+#define HAS_4_1 (MPI_Request_get_status_all && MPI_Request_get_status_any && MPI_Request_get_status_some)
+#else
+#define HAS_4_1 1
+#endif
+
 enum { MOST = 64, UNIT = 8, LONGEST = 700, SPACE = 12 * LONGEST + 64, GUARD = 0xee };
 enum form { ALLTOALL, ALLTOALLV, ALLGATHER, ALLGATHERV, FORMS };
 enum kind { PLAIN, PAIR, HOLES, TURNED, KINDS };
@@ -302,11 +312,22 @@ static void graphs(void)
 	free(edges);
 }
 
+/* Checks a call, or another request, once. Returns whether it is the first time. */
+static int see(struct call *made, int *is_seen, int at, int count)
+{
+	if (is_seen[at])
+		return 0;
+	is_seen[at] = 1;
+	if (at < count)
+		check(&made[at]);
+	return 1;
+}
+
 /* Calls at once, which each completion function ends. The types are freed before. (Open MPI does not end a call of its own whose
  * communicator is freed.) */
 static void completions(void)
 {
-	enum { AT_ONCE = 9, WAYS = 9 };
+	enum { AT_ONCE = 9, LOOKS = 8, WAYS = 12 };
 	struct call made[AT_ONCE];
 	MPI_Request requests[AT_ONCE + 1];
 	MPI_Status statuses[AT_ONCE + 1];
@@ -314,7 +335,9 @@ static void completions(void)
 	struct neighbours of;
 
 	running = "completions";
-	for (way = 0; way < WAYS; way++) {
+	for (way = 0; way < (HAS_4_1 ? WAYS : LOOKS + 1); way++) {
+		int is_seen[AT_ONCE + 1] = { 0 };
+
 		grid_of(&of, 1, &size, &period);
 		for (at = 0; at < AT_ONCE; at++) {
 			prepare(&made[at], &of, (enum form)(at % FORMS), at > 2);
@@ -365,18 +388,38 @@ static void completions(void)
 				MPI_Testsome(AT_ONCE + 1, requests, &done, indices, statuses);
 				left -= done;
 				break;
-			default:
+			case LOOKS:
 				while (!flag)
 					MPI_Request_get_status(requests[left - 1], &flag, &statuses[0]);
 				left--;
+				break;
+			case 9:
+				MPI_Request_get_status_all(left, requests, &flag, statuses);
+				left = flag ? 0 : left;
+				break;
+			case 10:
+				MPI_Request_get_status_any(AT_ONCE + 1, requests, &at, &flag, &statuses[0]);
+				if (flag) {
+					see(made, is_seen, at, AT_ONCE);
+					MPI_Wait(&requests[at], &statuses[0]);
+					left--;
+				}
+				break;
+			default:
+				MPI_Request_get_status_some(AT_ONCE + 1, requests, &done, indices, statuses);
+				/* MPICH makes no progress while one that it has named is not freed. */
+				for (at = 0; at < done; at++) {
+					left -= see(made, is_seen, indices[at], AT_ONCE);
+					MPI_Wait(&requests[indices[at]], &statuses[0]);
+				}
 			}
 		}
-		/* With the last way the blocks are there, and the requests as well. */
+		/* With the looks the blocks are there, and the requests as well. */
 		if (token != way)
 			fail("token %d, not %d", token, way);
 		for (at = 0; at < AT_ONCE; at++)
-			check(&made[at]);
-		if (way == 8)
+			see(made, is_seen, at, AT_ONCE);
+		if (way >= LOOKS)
 			MPI_Waitall(AT_ONCE + 1, requests, statuses);
 		MPI_Comm_free(&of.comm);
 	}

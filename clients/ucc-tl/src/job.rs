@@ -94,6 +94,11 @@ struct State {
     sets: HashMap<CommunicatorId, u64>,
     /// Number of refused calls of a served kind.
     left: u64,
+    /// Number of started messages, and of those that are under way.
+    messages: u64,
+    messages_open: u64,
+    /// A thread makes progress on them.
+    is_watched: bool,
     /// Time of the last warning about a call that takes long.
     warned: Option<Instant>,
 }
@@ -157,6 +162,9 @@ impl Job {
                 served: BTreeMap::new(),
                 sets: HashMap::new(),
                 left: 0,
+                messages: 0,
+                messages_open: 0,
+                is_watched: false,
                 warned: None,
             }),
         }
@@ -430,6 +438,69 @@ impl Job {
         }
     }
 
+    /// Starts to send a message to another rank, or to receive one.
+    ///
+    /// # Errors
+    /// Errors of the client.
+    ///
+    /// # Safety
+    /// As for [`Client::send`] and [`Client::recv`].
+    pub(crate) unsafe fn message(
+        &self,
+        is_received: bool,
+        [peer, tag]: [u32; 2],
+        memory: Memory<'_>,
+    ) -> Result<Request, OffloadError> {
+        if let Some(reason) = self.failed() {
+            return Err(OffloadError::Failed(reason));
+        }
+        let mut state = self.lock();
+        let Some(Held { client, .. }) = &mut state.client else {
+            return Err(OffloadError::Failed("the job has ended".to_owned()));
+        };
+        let begun = if is_received {
+            // SAFETY: the caller upholds the contract.
+            unsafe { client.recv(peer, tag, memory) }
+        } else {
+            // SAFETY: the same.
+            unsafe { client.send(peer, tag, memory) }
+        };
+        match begun {
+            Ok(request) => {
+                state.messages += 1;
+                state.messages_open += 1;
+                Ok(request)
+            }
+            Err(error @ OffloadError::Arguments(_)) => Err(error),
+            Err(error) => Err(state.fail(&error.to_string())),
+        }
+    }
+
+    /// A message is over.
+    pub(crate) fn message_over(&self) {
+        self.lock().messages_open -= 1;
+    }
+
+    /// Whether the caller has to see to it that somebody calls [`Job::advance`] until that returns false.
+    pub(crate) fn wants_watch(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_watched, true)
+    }
+
+    /// Makes progress while messages are under way. Returns false when none is.
+    pub(crate) fn advance(&self) -> bool {
+        let mut state = self.lock();
+        let is_over = state.messages_open == 0;
+        let Some(Held { client, .. }) = state.client.as_mut().filter(|_| !is_over) else {
+            state.is_watched = false;
+            return false;
+        };
+        if let Err(error) = client.advance() {
+            // The next test of a call reports it.
+            state.fail(&error.to_string());
+        }
+        true
+    }
+
     /// Tests a call for completion. If another thread currently holds the job, that thread makes the progress, and the
     /// state of the call stays unknown.
     ///
@@ -490,12 +561,13 @@ impl Job {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         log::info!(
-            "rank {} of {}: {} collectives offloaded ({}), {} left to other components",
+            "rank {} of {}: {} collectives offloaded ({}), {} left to other components; {} messages sent or received",
             self.rank,
             self.size,
             state.served.values().sum::<u64>(),
             kinds.join(", "),
-            state.left
+            state.left,
+            state.messages
         );
         if let Err(error) = client.close() {
             log::warning!("rank {}: goodbye to the service: {error}", self.rank);
@@ -516,6 +588,13 @@ impl Job {
             state
         })
     }
+}
+
+/// A job of this process that is neither closed nor that of a parent process.
+pub(crate) fn find(is_it: impl Fn(&Job) -> bool) -> Option<Arc<Job>> {
+    let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut jobs = jobs.iter().filter_map(Weak::upgrade);
+    jobs.find(|job| !job.is_forked() && is_it(job))
 }
 
 impl Drop for Job {

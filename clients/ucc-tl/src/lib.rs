@@ -27,6 +27,7 @@ mod iface;
 mod job;
 mod layout;
 mod log;
+mod message;
 mod object;
 mod oob;
 mod places;
@@ -40,6 +41,7 @@ mod ucc;
 mod wait;
 
 pub use iface::{Interface, ucc_tl_xgvmi, ucc_tl_xgvmi_status};
+pub use message::{xgvmi_message_begin, xgvmi_message_job, xgvmi_message_test};
 
 use bindings::{UCC_ERR_NO_MESSAGE, ucc_status_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -100,30 +100,44 @@ impl Mpi {
     /// # Errors
     /// Errors of the compiler.
     pub fn library(&self) -> Result<PathBuf> {
-        self.shared("osu-bench/shim/osu_mpi.c")
+        self.shared(&["osu-bench/shim/osu_mpi.c"])
     }
 
-    /// Compiles the library for neighbourhood collectives for this MPI, to preload it in ranks, and returns its path.
+    /// Compiles the library for neighbourhood collectives and messages for this MPI, to preload it in ranks, and returns its path.
     ///
     /// # Errors
     /// Errors of the compiler.
     pub fn neighbors(&self) -> Result<PathBuf> {
-        self.shared("clients/mpi/xgvmi_mpi.c")
+        self.shared(&[
+            "clients/mpi/xgvmi_mpi.c",
+            "clients/mpi/xgvmi_mpi_messages.c",
+            "clients/mpi/xgvmi_mpi_requests.c",
+        ])
     }
 
-    /// Compiles a C file of the workspace to a library and returns its path.
-    fn shared(&self, source: &str) -> Result<PathBuf> {
-        let source = workspace::root().join(source);
-        let name = source.file_stem().unwrap_or_default().to_string_lossy();
+    /// Compiles C files of the workspace to a library with the name of the first one, and returns its path.
+    fn shared(&self, sources: &[&str]) -> Result<PathBuf> {
+        let root = workspace::root();
+        let sources: Vec<PathBuf> = sources.iter().map(|source| root.join(source)).collect();
+        let name = sources.first().and_then(|source| source.file_stem());
+        let name = name.unwrap_or_default().to_string_lossy();
         let dir = workspace::target_dir().join("mpi").join(self.name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let library = dir.join(format!("lib{name}.so"));
         // Written to a temporary name first, because another run may have the file open.
         let part = dir.join(format!("lib{name}.{}.part", std::process::id()));
         self.compile(
-            &source,
+            &sources,
             &[
-                "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread",
+                "-O2",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fPIC",
+                "-shared",
+                "-pthread",
+                // The suites' MPIs are later ones with the same binary interface.
+                "-DXGVMI_MPI_4_1",
             ],
             &part,
         )?;
@@ -132,9 +146,9 @@ impl Mpi {
         Ok(library)
     }
 
-    fn compile(&self, source: &Path, options: &[&str], output: &Path) -> Result<()> {
+    fn compile(&self, sources: &[PathBuf], options: &[&str], output: &Path) -> Result<()> {
         let mut command = Command::new(&self.compiler);
-        command.args(options).arg(source).arg("-o").arg(output);
+        command.args(options).args(sources).arg("-o").arg(output);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         process::stdout(&mut command, COMPILE).map(|_| ())
     }

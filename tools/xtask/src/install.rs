@@ -33,7 +33,7 @@ Builds the library and its commands, and installs below DIR:
   lib/libnaaice.so, include/naaice/    calls to accelerators, and lib/cmake/naaice/ for find_package(naaice)
   bin/xgvmi-naa                        an accelerator as a service on DPUs, and lib/systemd/system/xgvmi-naa.service
   share/xgvmi-offload/osu_mpi.c        the MPI calls of osu_alltoallv, for the MPI's mpicc (see OSU.md)
-  share/xgvmi-offload/xgvmi_mpi.c      neighbourhood collectives of MPI programs, for the MPI's mpicc (see UCC.md)
+  share/xgvmi-offload/xgvmi_mpi*       neighbourhood collectives of MPI programs, for the MPI's mpicc (see UCC.md)
   share/xgvmi-offload/reads.c          the program of xgvmi-sp --dpa, for dpacc
   share/man, share/*completion*        manual pages and completions of the commands
   share/doc/xgvmi/                     options, hardware, defects, licences

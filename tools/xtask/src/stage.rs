@@ -253,6 +253,9 @@ pub(crate) fn put(part: Part, built: &Built, layout: &Layout) -> Result<()> {
             for source in [
                 "osu-bench/shim/osu_mpi.c",
                 "clients/mpi/xgvmi_mpi.c",
+                "clients/mpi/xgvmi_mpi.h",
+                "clients/mpi/xgvmi_mpi_messages.c",
+                "clients/mpi/xgvmi_mpi_requests.c",
                 "services/offload/dpa/reads.c",
             ] {
                 let source = workspace::root().join(source);

@@ -354,16 +354,25 @@ impl Client {
         unsafe { self.begin_tree(call.into(), 0, None) }
     }
 
-    /// Makes progress. Returns true when the call is complete; its buffers then belong to the program again.
+    /// Makes progress on all calls.
     ///
     /// # Errors
     /// [`OffloadError::Failed`] when the job has failed.
-    pub fn test(&mut self, request: &mut Request) -> Result<bool> {
+    pub fn advance(&mut self) -> Result<()> {
         self.check()?;
         self.progress()?;
         if self.link_checked.elapsed() > LINK_CHECK {
             self.listen()?;
         }
+        Ok(())
+    }
+
+    /// Makes progress. Returns true when the call is complete; its buffers then belong to the program again.
+    ///
+    /// # Errors
+    /// [`OffloadError::Failed`] when the job has failed.
+    pub fn test(&mut self, request: &mut Request) -> Result<bool> {
+        self.advance()?;
         match self.live.get(&request.collective) {
             Some(live) if !live.is_done => Ok(false),
             Some(_) => {

@@ -86,8 +86,10 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
         cases.push(timed(sample));
     }
     type Test = fn(&Site<'_>, Launcher) -> Result<()>;
-    let with_library: [(&str, Test); 2] = [
+    let with_library: [(&str, Test); 4] = [
         (neighbors::NAME, neighbors::offloaded),
+        (neighbors::MESSAGES, neighbors::messages),
+        (neighbors::LOST, neighbors::messages_lost),
         (neighbors::TOPOLOGIES, neighbors::topologies),
     ];
     for (name, test) in with_library {

@@ -1,17 +1,22 @@
-//! Neighbourhood collectives of an MPI program with the preloaded library of `clients/mpi`, on the service processes.
+//! Neighbourhood collectives and messages of an MPI program with the preloaded library of `clients/mpi`, on the service processes.
 
-use super::COMPILE;
 use super::job::{Backend, Launcher, RANKS, Site, Variable};
+use super::{COMPILE, LIMIT};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use testbed::process::Running;
 use testbed::{process, workspace};
 
 /// Name of the test.
 pub(super) const NAME: &str = "neighbourhoods";
 /// Name of the test of a program with other collectives beside.
 pub(super) const TOPOLOGIES: &str = "topologies with the library";
+/// Name of the test of messages.
+pub(super) const MESSAGES: &str = "messages";
+/// Name of the test of messages without a service.
+pub(super) const LOST: &str = "messages with a service killed";
 /// Name of the test of a Fortran program.
 pub(super) const FORTRAN: &str = "Fortran with the library";
 /// Its compiler.
@@ -40,6 +45,67 @@ pub(super) fn offloaded(site: &Site<'_>, launcher: Launcher) -> Result<()> {
         "{expect} calls of each rank: {counted:?}, and {completed} at the services:\n{said}"
     );
     Ok(())
+}
+
+/// All messages that can be served are, and no other one; without the library none.
+pub(super) fn messages(site: &Site<'_>, launcher: Launcher) -> Result<()> {
+    let program = launcher.compile(site.world, "mpi_messages")?;
+    let (said, _) = run(site, launcher, &[&program], None)?;
+    let expect = numbers(&said, "rank ", " has ", " messages");
+    let none = numbers(&said, "rank ", "; ", " messages sent or received");
+    let is_none = none.iter().all(|of| of.1 == 0);
+    let is_all = u64::try_from(expect.len())? == RANKS;
+    ensure!(is_none && is_all, "{said}");
+    let library = launcher.compiler(site.world)?.neighbors()?;
+    let words = [&program[..], "served"];
+    let (said, completed) = run(site, launcher, &words, Some(&library))?;
+    let counted = numbers(&said, "rank ", "; ", " messages sent or received");
+    println!("messages of each rank: {counted:?}; {completed} calls of ranks at the services");
+    let sum: u64 = expect.iter().map(|of| of.1).sum();
+    ensure!(
+        counted == expect && sum > 0 && completed >= sum,
+        "messages of each rank: {counted:?} and not {expect:?}; {completed} calls at the services:\n{said}"
+    );
+    Ok(())
+}
+
+/// When a service ends, the messages of all ranks fail, and their data until then is right.
+pub(super) fn messages_lost(site: &Site<'_>, launcher: Launcher) -> Result<()> {
+    let program = launcher.compile(site.world, "mpi_messages")?;
+    let library = launcher.compiler(site.world)?.neighbors()?;
+    let mut services = site.services("xgvmi", &[])?;
+    let where_and_how = (&services.testbed, Backend::Offload(&services));
+    let words = [&program[..], "endless"];
+    let mut command = site.job(where_and_how, launcher, &words, |_| {
+        preload(site, Some(&library))
+    });
+    let job = Running::spawn(&mut command)?;
+    let is_going = process::wait_until(LIMIT, || job.said().lines().any(|line| line == "going"));
+    ensure!(is_going, "no messages: {}", job.said());
+    services.running.pop();
+    let done = job.wait(LIMIT)?;
+    let told = format!("{RANKS} of {RANKS} ranks are told");
+    ensure!(
+        !done.timed_out && done.output.lines().any(|line| line == told),
+        "{}\n{}",
+        done.verdict(),
+        done.output
+    );
+    Ok(())
+}
+
+/// The numbers of the ranks in lines with `rank R`, then with a number between two texts, in the order of ranks.
+fn numbers(said: &str, rank: &str, before: &str, after: &str) -> Vec<(u64, u64)> {
+    let number = |line: &str| -> Option<(u64, u64)> {
+        let (rest, _) = line.split_once(after)?;
+        let (rest, number) = rest.rsplit_once(before)?;
+        let (_, rest) = rest.rsplit_once(rank)?;
+        let rank = rest.split(' ').next()?;
+        Some((rank.parse().ok()?, number.trim().parse().ok()?))
+    };
+    let mut found: Vec<_> = said.lines().filter_map(number).collect();
+    found.sort_unstable();
+    found
 }
 
 pub(super) fn topologies(site: &Site<'_>, launcher: Launcher) -> Result<()> {

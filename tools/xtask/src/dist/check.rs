@@ -126,7 +126,14 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
         Part::Offload => {
             wanted.push("usr/lib/systemd/system/xgvmi-sp.service".to_owned());
             wanted.push("usr/share/xgvmi-offload/osu_mpi.c".to_owned());
-            wanted.push("usr/share/xgvmi-offload/xgvmi_mpi.c".to_owned());
+            for source in [
+                "xgvmi_mpi.c",
+                "xgvmi_mpi.h",
+                "xgvmi_mpi_messages.c",
+                "xgvmi_mpi_requests.c",
+            ] {
+                wanted.push(format!("usr/share/xgvmi-offload/{source}"));
+            }
             wanted.push("usr/share/xgvmi-offload/reads.c".to_owned());
             wanted.push(format!("{lib}/xgvmi/{UCC_COMPONENT}"));
             wanted.push(format!("{lib}/ucc/{UCC_COMPONENT}"));

@@ -1,0 +1,130 @@
+/* The functions that complete requests: what the library has for a request is complete before the program sees its end. */
+#include "xgvmi_mpi.h"
+
+/* Requests of a call that completes some of them, as they were before. */
+struct watched {
+    int count;
+    uint64_t *requests, *serials;
+};
+
+static int watch(struct watched *watched, int count, const MPI_Request *requests)
+{
+    int at, any = 0;
+
+    memset(watched, 0, sizeof(*watched));
+    if (!atomic_load(&exchanges_under_way) || count <= 0) {
+        return MPI_SUCCESS;
+    }
+    watched->requests = cleared(2 * (size_t)count, sizeof(uint64_t));
+    if (!watched->requests) {
+        return no_memory(MPI_COMM_SELF);
+    }
+    watched->serials = watched->requests + count;
+    for (at = 0; at < count; at++) {
+        watched->requests[at] = kept(requests[at]);
+        watched->serials[at] = exchange_of(requests[at]);
+        any |= watched->serials[at] != 0;
+    }
+    watched->count = any ? count : 0;
+    return MPI_SUCCESS;
+}
+
+/* After the call, which has completed request `at`. */
+static int deliver(const struct watched *watched, int at)
+{
+    return watched->serials[at] ? exchange_ended(watched->requests[at], watched->serials[at]) : MPI_SUCCESS;
+}
+
+/* Whether `at` is one of `count` places. */
+static int is_among(int at, const int *places, int count)
+{
+    int of;
+
+    for (of = 0; of < count; of++) {
+        if (places[of] == at) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The functions that complete requests. `requests` are those that the call may complete, and IS_DONE says without a look at
+ * its handle that it has completed request `at`. MESSAGES is what is to do for messages first. */
+#define COMPLETION(name, parameters, arguments, COUNT, REQUESTS, IS_DONE, MESSAGES)                                             \
+    int P##name parameters                                                                                            \
+    {                                                                                                                 \
+        typedef int function parameters;                                                                              \
+        OWN(function *, name)                                                                                         \
+        struct watched watched;                                                                                       \
+        MESSAGES                                                                                                      \
+        int at, rc = watch(&watched, COUNT, REQUESTS);                                                                \
+        if (rc) {                                                                                                     \
+            return rc;                                                                                                \
+        }                                                                                                             \
+        rc = name##_own arguments;                                                                                    \
+        for (at = 0; at < watched.count; at++) {                                                                      \
+            if ((REQUESTS)[at] == MPI_REQUEST_NULL || (IS_DONE)) {                                                    \
+                int moved = deliver(&watched, at);                                                                    \
+                rc = rc ? rc : moved;                                                                                 \
+            }                                                                                                         \
+        }                                                                                                             \
+        free(watched.requests);                                                                                       \
+        return rc;                                                                                                    \
+    }                                                                                                                 \
+    int name parameters                                                                                               \
+    {                                                                                                                 \
+        return P##name arguments;                                                                                     \
+    }
+
+#define LOOK(count, requests) look_at_messages(count, requests, 0);
+#define END(count, requests) look_at_messages(count, requests, 1);
+/* A wait for any request is many tests. */
+#define REPEAT(count, requests, TEST, IS_OVER)        \
+    if (look_at_messages(count, requests, 0)) {       \
+        int flag = 0, code;                           \
+        for (;;) {                                    \
+            code = TEST;                              \
+            if (code || (IS_OVER)) {                  \
+                return code;                          \
+            }                                         \
+            rest_for_messages();                      \
+        }                                             \
+    }
+
+COMPLETION(MPI_Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request, 0,
+           END(1, request))
+COMPLETION(MPI_Test, (MPI_Request * request, int *flag, MPI_Status *status), (request, flag, status), 1, request, 0,
+           LOOK(1, request))
+COMPLETION(MPI_Waitall, (int count, MPI_Request requests[], MPI_Status statuses[]), (count, requests, statuses), count, requests, 0,
+           END(count, requests))
+COMPLETION(MPI_Testall, (int count, MPI_Request requests[], int *flag, MPI_Status statuses[]), (count, requests, flag, statuses),
+           count, requests, 0,
+           LOOK(count, requests))
+COMPLETION(MPI_Waitany, (int count, MPI_Request requests[], int *index, MPI_Status *status), (count, requests, index, status),
+           count, requests, 0,
+           REPEAT(count, requests, PMPI_Testany(count, requests, index, &flag, status), flag))
+COMPLETION(MPI_Testany, (int count, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
+           (count, requests, index, flag, status), count, requests, 0,
+           LOOK(count, requests))
+COMPLETION(MPI_Waitsome, (int count, MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
+           (count, requests, done, indices, statuses), count, requests, 0,
+           REPEAT(count, requests, PMPI_Testsome(count, requests, done, indices, statuses), (flag = *done) != 0))
+COMPLETION(MPI_Testsome, (int count, MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
+           (count, requests, done, indices, statuses), count, requests, 0,
+           LOOK(count, requests))
+COMPLETION(MPI_Request_get_status, (MPI_Request request, int *flag, MPI_Status *status), (request, flag, status), 1, &request,
+           !rc && *flag,
+           LOOK(1, &request))
+
+/* Those of MPI 4.1. XGVMI_MPI_4_1 says that the MPI has them though its mpi.h names an earlier version. */
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1) || defined(XGVMI_MPI_4_1)
+COMPLETION(MPI_Request_get_status_all, (int count, const MPI_Request requests[], int *flag, MPI_Status statuses[]),
+           (count, requests, flag, statuses), count, requests, !rc && *flag,
+           LOOK(count, requests))
+COMPLETION(MPI_Request_get_status_any, (int count, const MPI_Request requests[], int *index, int *flag, MPI_Status *status),
+           (count, requests, index, flag, status), count, requests, !rc && *flag && at == *index,
+           LOOK(count, requests))
+COMPLETION(MPI_Request_get_status_some, (int count, const MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
+           (count, requests, done, indices, statuses), count, requests, !rc && is_among(at, indices, *done),
+           LOOK(count, requests))
+#endif
