@@ -500,7 +500,7 @@ fn rows<'a>(report: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
 }
 
 /// Keeps the part of the grid that the documents use (32 ranks and 4 service processes per node, 400 Gb/s), and its
-/// schemes.
+/// schemes; of the calls beside UCC's the alltoallv, and where the others cross.
 fn model(report: Value) -> Result<Value> {
     const SCHEMES: [&str; 4] = ["ksm", "stock", "xgvmi", "xgvmi-announce-batch-chain"];
     let drawn = |row: &Value| {
@@ -538,10 +538,14 @@ fn model(report: Value) -> Result<Value> {
             sensitivity.push(row);
         }
     }
+    let besides = rows(&report, "beside_ucc")?.iter();
+    let besides: Vec<&Value> = besides
+        .filter(|row| row["collective"] == "alltoallv" && row["ppn"] == 32)
+        .collect();
     Ok(json!({
         "costs": report["costs"], "link_gbps": 400, "rows": kept, "first_rows": first,
         "sensitivity": sensitivity, "limits": rows(&report, "limits")?,
-        "beside_ucc": report["beside_ucc"], "crossings": report["crossings"],
+        "beside_ucc": besides, "crossings": report["crossings"],
     }))
 }
 
@@ -664,9 +668,10 @@ mod tests {
             json!({"costs": "c", "rows": [row(32), row(16)], "first_rows": [row(16)],
                    "shares": [{"bottleneck": "link"}, {}],
                    "sensitivity": [{"what": "w", "sizes": [{"size": 1}]}], "limits": [{"size": 2}],
-                   "beside_ucc": [{"size": 3}], "crossings": [{"from": 4}]}),
+                   "beside_ucc": [{"size": 3, "collective": "alltoallv", "ppn": 32}, {"size": 3, "collective": "bcast", "ppn": 32}],
+                   "crossings": [{"from": 4}]}),
             json!({"costs": "c", "link_gbps": 400, "first_rows": [], "limits": [{"size": 2}],
-                   "beside_ucc": [{"size": 3}], "crossings": [{"from": 4}],
+                   "beside_ucc": [{"size": 3, "collective": "alltoallv", "ppn": 32}], "crossings": [{"from": 4}],
                    "sensitivity": [{"what": "w", "size": 1}],
                    "rows": [{"scheme": "xgvmi", "size": 1, "nodes": 2, "us": 3.0, "time_saved_percent": 4.0,
                              "bottleneck": "link"}]}),

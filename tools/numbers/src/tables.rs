@@ -86,6 +86,7 @@ const TABLES: &[Table] = &[
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
     of("model-ucc", "model", beside_ucc),
+    of("model-crossings", "model", crossings),
     of("naaice", "naaice", calls),
     rows(
         "pool",
@@ -325,6 +326,32 @@ fn beside_ucc(report: &Value, query: &Query) -> Result<String> {
     table::crossed("machine", &cells)
 }
 
+/// Sizes at which the offload does not lose, blocking and with computation: a line for each collective and machine.
+fn crossings(report: &Value, query: &Query) -> Result<String> {
+    let cell = |row: &&Value| {
+        let count = |key: &str| shown(&row[key], Form::Count);
+        let collective = shown(&row["collective"], Form::Text)?;
+        let slower = format!(", cores {} times slower", count("slower")?);
+        let line = format!("{collective}, {} per node{slower}", count("ppn")?);
+        let sizes = |from: &str, to: &str| {
+            let size = |key: &str| shown(&row[key], Form::Size);
+            Ok::<_, anyhow::Error>(match row[from].as_u64() {
+                Some(0) => "-".to_owned(),
+                _ if row[to] == row["most"] => format!("from {}", size(from)?),
+                _ if row[to] == row[from] => size(from)?,
+                _ => format!("{} to {}", size(from)?, size(to)?),
+            })
+        };
+        let overlap = sizes("from_with_overlap", "to_with_overlap")?;
+        let cell = format!("{}; {overlap}", sizes("from", "to")?);
+        let nodes = format!("{} nodes", count("nodes")?);
+        Ok((line.replace(", cores 1 times slower", ""), nodes, cell))
+    };
+    let rows = query.rows(report, "crossings")?;
+    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    table::crossed("collective", &cells)
+}
+
 /// Saved time at each of the slides' sizes, with a line for each changed input.
 fn changes(report: &Value, query: &Query) -> Result<String> {
     let cell = |row: &&Value| {
@@ -410,8 +437,11 @@ fn scale(report: &Value, query: &Query) -> Result<String> {
             .find(|fit| fit["collective"] == row["collective"]);
         for (column, name) in columns.iter().zip(NUMBERS) {
             let mut cell = shown(&row[name], Form::Fixed(0))?;
-            if let Some(power) = fit.and_then(|fit| fit[name].as_f64()) {
-                write!(cell, " ({power:.1})")?;
+            let power = fit.and_then(|fit| fit[name].as_f64());
+            if let Some(power) = power.filter(|_| row[name].is_number()) {
+                // Without the sign of a zero.
+                let power = format!("{power:.1}").replace("-0.0", "0.0");
+                write!(cell, " ({power})")?;
             }
             cells.push((
                 shown(&row["collective"], Form::Text)?,
@@ -589,6 +619,40 @@ mod tests {
             "| service process | 2 nodes | 8 nodes |",
         );
         check("model-limits", &report, lines);
+    }
+
+    #[test]
+    fn sizes_at_which_the_offload_does_not_lose_are_a_cell() {
+        let row = |nodes: u32, run: [u64; 2], overlap: [u64; 2]| {
+            json!({"collective": "bcast", "nodes": nodes, "ppn": 32, "slower": 4.0, "from": run[0], "to": run[1],
+                   "from_with_overlap": overlap[0], "to_with_overlap": overlap[1], "most": 65536})
+        };
+        let rows = [
+            row(2, [0, 0], [1024, 65536]),
+            row(8, [512, 512], [512, 2048]),
+        ];
+        check(
+            "model-crossings",
+            &json!({ "crossings": rows }),
+            "| bcast, 32 per node, cores 4 times slower | -; from 1 KiB | 512 B; 512 B to 2 KiB |",
+        );
+    }
+
+    #[test]
+    fn a_number_of_light_ranks_that_was_not_measured_has_no_growth() {
+        let row = json!({
+            "collective": "barrier", "bytes_per_rank": 65.25, "messages_per_sp": 18.0, "instructions_per_block": null,
+            "memory_per_rank": 306.0, "memory_per_sp": 165_870.0,
+        });
+        let growth = json!({
+            "collective": "barrier", "bytes_per_rank": 0.035, "messages_per_sp": 0.212, "instructions_per_block": -0.4,
+            "memory_per_rank": -0.0, "memory_per_sp": 0.851,
+        });
+        check(
+            "scale",
+            &json!({"rows": [row], "growth": [growth]}),
+            "| barrier | 65 (0.0) | 18 (0.2) | - | 306 (0.0) | 165870 (0.9) |",
+        );
     }
 
     #[test]

@@ -20,9 +20,10 @@ mod window;
 pub(crate) use introduction::{Told, tabulate};
 #[cfg(any(test, feature = "stand-in"))]
 pub(crate) use lanes::{Lanes, services_used};
+pub use lanes::{SLICE_MIN, services_used};
 #[cfg(any(test, feature = "stand-in"))]
 pub(crate) use options::RANKS_PER_SP;
-pub use options::{ClientArgs, ClientOptions};
+pub use options::{ClientArgs, ClientOptions, RANKS_PER_SP};
 pub use patience::{Patience, Verdict};
 pub use state::Client;
 pub use types::{Call, ClientStats, CommunicatorId, Memory, Numbered, Registered, Request, Side};
