@@ -9,7 +9,7 @@ use super::predict::Extent;
 use super::report::Document;
 use super::scheme::Scheme;
 use super::software::{MeasuredCost, SoftwareCost};
-use super::sweep;
+use super::sweep::{self, Variation};
 use super::ucc::beside_ucc;
 use anyhow::{Context as _, Result, bail, ensure};
 use bench_report::{columns, files, parse_size};
@@ -186,27 +186,10 @@ pub fn run(args: &ModelArgs) -> Result<String> {
     if shown {
         eprintln!();
     }
-    let mut variations = Vec::new();
-    if args.sensitivity || args.sweep {
-        // The published results come from UCX's estimates; the measured cost is one more change.
-        let slides = Config::slides(1, Scheme::Ksm);
-        let base = Config {
-            send_credits: args.send_credits.unwrap_or(slides.send_credits),
-            receive_credits: args.receive_credits.unwrap_or(slides.receive_credits),
-            ..base.clone()
-        };
-        let mut estimated = base.clone();
-        estimated.assumptions.software = SoftwareCost::Ucx;
-        variations = sweep::sensitivity(&estimated, &table)?;
-        if base != estimated {
-            variations.push(sweep::variation(
-                "SP software as measured",
-                &base,
-                &table,
-                |_| {},
-            )?);
-        }
-    }
+    let variations = match args.sensitivity || args.sweep {
+        true => study(args, &base, &table)?,
+        false => Vec::new(),
+    };
     let costs = args.costs.as_ref().map_or_else(
         || "slides, \"Cross-GVMI UMR Mkey Pool\", UCF 2023".to_owned(),
         |file| file.display().to_string(),
@@ -245,6 +228,25 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         write(file, format, &document)?;
     }
     document.text()
+}
+
+/// The slides' two results with each input changed: with their credits, and UCX's estimates. The measured cost of an SP is one
+/// more change.
+fn study(args: &ModelArgs, base: &Config, table: &CostTable) -> Result<Vec<Variation>> {
+    let slides = Config::slides(1, Scheme::Ksm);
+    let base = Config {
+        send_credits: args.send_credits.unwrap_or(slides.send_credits),
+        receive_credits: args.receive_credits.unwrap_or(slides.receive_credits),
+        ..base.clone()
+    };
+    let mut estimated = base.clone();
+    estimated.assumptions.software = SoftwareCost::Ucx;
+    let mut variations = sweep::sensitivity(&estimated, table)?;
+    if base != estimated {
+        let what = "SP software as measured";
+        variations.push(sweep::variation(what, &base, table, |_| {})?);
+    }
+    Ok(variations)
 }
 
 /// Rows of recorded traffic.

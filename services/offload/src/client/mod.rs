@@ -19,10 +19,8 @@ mod window;
 #[cfg(any(test, feature = "stand-in"))]
 pub(crate) use introduction::{Told, tabulate};
 #[cfg(any(test, feature = "stand-in"))]
-pub(crate) use lanes::{Lanes, services_used};
+pub(crate) use lanes::Lanes;
 pub use lanes::{SLICE_MIN, services_used};
-#[cfg(any(test, feature = "stand-in"))]
-pub(crate) use options::RANKS_PER_SP;
 pub use options::{ClientArgs, ClientOptions, RANKS_PER_SP};
 pub use patience::{Patience, Verdict};
 pub use state::Client;
