@@ -365,7 +365,7 @@ impl Reports {
     }
 }
 
-/// The origin of a committed report, for its table: command, times and commits. A report that partial runs replace has
+/// The origin of a committed report, for its table: command, days and commits. A report that partial runs replace has
 /// those of its rows.
 fn source(made_by: &Report, report: &Value) -> String {
     let all: Vec<&Value> = match made_by.merged_by {
@@ -374,6 +374,10 @@ fn source(made_by: &Report, report: &Value) -> String {
     };
     let values = |key: &str| all.iter().map(|part| part[key].as_str()).collect();
     let times: BTreeSet<Option<&str>> = values(MEASURED);
+    let times: BTreeSet<Option<&str>> = times
+        .into_iter()
+        .map(|time| time?.split_whitespace().next())
+        .collect();
     let time = |at: Option<&Option<&str>>| match at {
         Some(Some(time)) => (*time).to_owned(),
         _ => "time unknown".to_owned(),
