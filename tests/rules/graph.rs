@@ -97,7 +97,10 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("rv64", &[]),
     ("bench-report", &[]),
-    ("scale-model", &["bench-report", "cli-pages", "pcc-lab"]),
+    (
+        "scale-model",
+        &["bench-report", "cli-pages", "pcc-lab", "xgvmi-offload"],
+    ),
     (
         "cost-table",
         &["bench-report", "cli-pages", "xgvmi-pool", "xgvmi-ucp"],

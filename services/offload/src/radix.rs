@@ -7,10 +7,13 @@ pub(super) struct Radix(pub(super) u32);
 /// The smallest and the largest one: beyond it, a tree of the largest job has two levels.
 pub(super) const RADIX: std::ops::RangeInclusive<i64> = 2..=128;
 
+/// Branches of the tree of a broadcast by default.
+pub const BROADCAST: usize = 2;
+
 impl Radix {
     /// The radix of a broadcast's tree: an SP has one branch less on each level.
     pub(super) fn of_broadcast(self) -> usize {
-        self.or(2)
+        self.or(BROADCAST)
     }
 
     /// The branches of an SP in a gather or scatter. With as many other SPs or fewer, each offer goes straight to its SP.

@@ -363,9 +363,25 @@ pub const MODEL_LIMITS: &[Column] = &[
     Column::new("size", "bytes", "block", Form::Size),
 ];
 
+/// Of sizes at which the offload does not lose.
+pub const MODEL_CROSSINGS: &[Column] = &[
+    Column::text("collective", "collective", 12),
+    Column::count("nodes", "nodes"),
+    Column::count("ppn", "ranks each"),
+    Column::count("slower", "slower"),
+    Column::new("least", "", "least", Form::Fixed(2)),
+    Column::new("least_with_overlap", "", "with overlap", Form::Fixed(2)),
+    Column::new("from", "", "from", Form::Size),
+    Column::new("to", "", "to", Form::Size),
+    Column::new("from_with_overlap", "", "overlap: from", Form::Size),
+    Column::new("to_with_overlap", "", "to", Form::Size),
+];
+
 /// Of the offloaded call beside stock UCC's.
 pub const MODEL_UCC: &[Column] = &[
+    Column::text("collective", "collective", 12),
     Column::count("nodes", "nodes"),
+    Column::count("ppn", "ranks each"),
     Column::count("slower", "slower"),
     Column::size(),
     us("us", "offloaded"),

@@ -9,7 +9,7 @@ use super::predict::Extent;
 use super::report::Document;
 use super::scheme::Scheme;
 use super::software::{MeasuredCost, SoftwareCost};
-use super::sweep;
+use super::sweep::{self, Variation};
 use super::ucc::beside_ucc;
 use anyhow::{Context as _, Result, bail, ensure};
 use bench_report::{columns, files, parse_size};
@@ -18,7 +18,8 @@ use std::fs;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Predicts an offloaded alltoallv with temporary buffers on any number of nodes.
+/// Predicts offloaded collectives with temporary buffers on any number of nodes: the schemes of an alltoallv, and with --limits
+/// others beside stock UCC's.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
     /// Number of nodes.
@@ -43,12 +44,12 @@ pub struct ModelArgs {
     /// One-way latency from adapter to adapter.
     #[arg(long, default_value_t = 600, value_name = "NS")]
     latency_ns: u64,
-    /// Unanswered DPU_RTS messages per SP.
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    send_credits: u32,
-    /// Outstanding RDMA READs per SP.
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    receive_credits: u32,
+    /// Announced blocks per SP without an answer [default: those of xgvmi-sp's offers; with --sensitivity 4, as in the slides].
+    #[arg(long, value_name = "N")]
+    send_credits: Option<u32>,
+    /// Outstanding RDMA READs per SP [default: that of xgvmi-sp; with --sensitivity 4, as in the slides].
+    #[arg(long, value_name = "N")]
+    receive_credits: Option<u32>,
     /// Commands that a function's firmware executes in parallel [default: unlimited].
     #[arg(long, value_name = "N")]
     command_lanes: Option<u32>,
@@ -63,8 +64,14 @@ pub struct ModelArgs {
     /// server's.
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     software_factor: f64,
+    /// Vectors that a server's core adds to others, in GB/s.
+    #[arg(long, default_value_t = 10.0, value_name = "X")]
+    reduce_gb_s: f64,
+    /// What the ranks of a node copy or reduce together, in GB/s.
+    #[arg(long, default_value_t = 150.0, value_name = "X")]
+    memory_gb_s: f64,
     /// Show the block size up to which the SP limits the rate instead of the link: on 2 to 128 nodes with 1 and 4 SPs,
-    /// with cores as fast as a server's and four times slower. Also show the call beside stock UCC's on the hosts.
+    /// with cores as fast as a server's and four times slower. Also show collectives beside stock UCC's on the hosts.
     #[arg(long)]
     limits: bool,
     /// Also predict these block sizes on a fat tree in the packet-level lab, without and with control of congestion: each block
@@ -179,21 +186,10 @@ pub fn run(args: &ModelArgs) -> Result<String> {
     if shown {
         eprintln!();
     }
-    let mut variations = Vec::new();
-    if args.sensitivity || args.sweep {
-        // The published results come from UCX's estimates; the measured cost is one more change.
-        let mut estimated = base.clone();
-        estimated.assumptions.software = SoftwareCost::Ucx;
-        variations = sweep::sensitivity(&estimated, &table)?;
-        if base != estimated {
-            variations.push(sweep::variation(
-                "SP software as measured",
-                &base,
-                &table,
-                |_| {},
-            )?);
-        }
-    }
+    let variations = match args.sensitivity || args.sweep {
+        true => study(args, &base, &table)?,
+        false => Vec::new(),
+    };
     let costs = args.costs.as_ref().map_or_else(
         || "slides, \"Cross-GVMI UMR Mkey Pool\", UCF 2023".to_owned(),
         |file| file.display().to_string(),
@@ -234,6 +230,25 @@ pub fn run(args: &ModelArgs) -> Result<String> {
     document.text()
 }
 
+/// The slides' two results with each input changed: with their credits, and UCX's estimates. The measured cost of an SP is one
+/// more change.
+fn study(args: &ModelArgs, base: &Config, table: &CostTable) -> Result<Vec<Variation>> {
+    let slides = Config::slides(1, Scheme::Ksm);
+    let base = Config {
+        send_credits: args.send_credits.unwrap_or(slides.send_credits),
+        receive_credits: args.receive_credits.unwrap_or(slides.receive_credits),
+        ..base.clone()
+    };
+    let mut estimated = base.clone();
+    estimated.assumptions.software = SoftwareCost::Ucx;
+    let mut variations = sweep::sensitivity(&estimated, table)?;
+    if base != estimated {
+        let what = "SP software as measured";
+        variations.push(sweep::variation(what, &base, table, |_| {})?);
+    }
+    Ok(variations)
+}
+
 /// Rows of recorded traffic.
 fn replayed(args: &ModelArgs, base: &Config, file: &Path) -> Result<Vec<FabricRow>> {
     let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
@@ -259,14 +274,12 @@ fn base(args: &ModelArgs) -> Result<Config> {
         }
         None => SoftwareCost::Ucx,
     };
-    Ok(Config {
+    let machine = Config {
         nodes: args.nodes,
         ppn: args.ppn,
         sps: args.sps,
         link_gbps: args.link_gbps,
         latency_ns: args.latency_ns,
-        send_credits: args.send_credits,
-        receive_credits: args.receive_credits,
         skew_ns: args.skew_ns,
         seed: args.seed,
         iterations: args.iterations,
@@ -274,9 +287,17 @@ fn base(args: &ModelArgs) -> Result<Config> {
             command_lanes: args.command_lanes,
             software,
             software_factor: args.software_factor,
+            reduce_gb_s: args.reduce_gb_s,
+            memory_gb_s: args.memory_gb_s,
             ..Assumptions::default()
         },
         ..Config::slides(1, Scheme::Ksm)
+    };
+    let own = machine.clone().with_own_credits();
+    Ok(Config {
+        send_credits: args.send_credits.unwrap_or(own.send_credits),
+        receive_credits: args.receive_credits.unwrap_or(own.receive_credits),
+        ..machine
     })
 }
 

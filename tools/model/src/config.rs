@@ -3,15 +3,13 @@
 use super::scheme::Scheme;
 use super::software::{SoftwareCost, Steps};
 use thiserror::Error;
+use xgvmi_offload::figures;
 
 /// Payload of an InfiniBand packet at the usual MTU, in bytes.
 const MTU_BYTES: u64 = 4096;
 /// Packet headers: local route 8, base transport 12, invariant and variant CRC 4 and 2 (InfiniBand Architecture
 /// Specification, volume 1, chapter 5).
 const PACKET_OVERHEAD_BYTES: u64 = 26;
-
-/// Maximum number of blocks in one offer of this project's SP.
-const OFFER_BLOCKS: u64 = 4096;
 
 /// Maximum number of ranks per node.
 pub(super) const PPN_MAX: u32 = 1024;
@@ -82,6 +80,10 @@ pub struct Assumptions {
     pub software: SoftwareCost,
     /// The SP's cores are slower by this factor: [`Assumptions::software`] is for a server core.
     pub software_factor: f64,
+    /// Vectors that a core of a host adds to others, in GB/s; an SP's core is slower by the factor above.
+    pub reduce_gb_s: f64,
+    /// What the ranks of a node copy or reduce together, in GB/s: the limit of its memory.
+    pub memory_gb_s: f64,
     /// Longest buffer that UCX's pool serves: one KLM entry, 2 GiB. Others get a KSM key.
     pub stock_bytes_max: u64,
     /// Longest buffer that this project's pool serves: 16 KLM entries of 1 GiB (`PoolPolicy::klm_entries`).
@@ -123,6 +125,8 @@ impl Default for Assumptions {
             indirection_registers_umem: false,
             software: SoftwareCost::Ucx,
             software_factor: 1.0,
+            reduce_gb_s: 10.0,
+            memory_gb_s: 150.0,
             stock_bytes_max: 2 << 30,
             xgvmi_bytes_max: 16 * 0x7fff_0000,
             arrive_bytes_per_rank: 32,
@@ -150,6 +154,23 @@ impl Config {
             seed: 1,
             iterations: 1,
             assumptions: Assumptions::default(),
+        }
+    }
+
+    /// The same machine with the credits of this project's SP: `--receives`, and as many blocks as `--sends` offers have.
+    #[must_use]
+    pub fn with_own_credits(self) -> Self {
+        let of_sp = u64::from(self.ppn.div_ceil(self.sps.max(1)));
+        let blocks = of_sp.pow(2).min(figures::OFFER_BLOCKS as u64);
+        let credits = |number: u64| {
+            u32::try_from(number)
+                .unwrap_or(CREDITS_MAX)
+                .min(CREDITS_MAX)
+        };
+        Self {
+            receive_credits: credits(figures::RECEIVES as u64),
+            send_credits: credits(figures::SENDS as u64 * blocks),
+            ..self
         }
     }
 
@@ -209,6 +230,15 @@ impl Config {
         if !(0.0..=1e4).contains(&factor) {
             return Err(ConfigError::SoftwareFactor { factor });
         }
+        let assumptions = &self.assumptions;
+        for (name, rate) in [
+            ("a core reduces", assumptions.reduce_gb_s),
+            ("the ranks of a node copy", assumptions.memory_gb_s),
+        ] {
+            if !(1e-3..=1e6).contains(&rate) {
+                return Err(ConfigError::Rate { name, rate });
+            }
+        }
         Ok(())
     }
 }
@@ -240,6 +270,14 @@ pub enum ConfigError {
     SoftwareFactor {
         /// The given value.
         factor: f64,
+    },
+    /// The rate of reductions or copies.
+    #[error("{name} {rate} GB/s; it must be between 0.001 and 1000000")]
+    Rate {
+        /// Who does what.
+        name: &'static str,
+        /// The given value.
+        rate: f64,
     },
     /// The ring that represents all nodes.
     #[error("{ring} nodes cannot stand for {nodes}")]
@@ -293,7 +331,7 @@ impl Config {
         let real = |number: u64| number as f64;
         let sps = u64::from(self.nodes) * u64::from(self.sps.min(self.ppn));
         let ranks_of_sp = self.ranks().div_ceil(sps);
-        let offers = (ranks_of_sp * ranks_of_sp).div_ceil(OFFER_BLOCKS);
+        let offers = (ranks_of_sp * ranks_of_sp).div_ceil(figures::OFFER_BLOCKS as u64);
         let messages = 2.0 * real(self.ranks()) + 2.0 * real(sps) * real(sps) * real(offers);
         messages / (real(self.ranks()) * real(self.ranks()))
     }
@@ -353,6 +391,8 @@ mod tests {
         check(|c| c.link_gbps = 0.0, "Gb/s");
         check(|c| c.assumptions.software_factor = -1.0, "software factor");
         check(|c| c.assumptions.command_lanes = Some(0), "command lanes");
+        check(|c| c.assumptions.reduce_gb_s = 0.0, "reduces 0 GB/s");
+        check(|c| c.assumptions.memory_gb_s = f64::NAN, "copy NaN GB/s");
     }
 
     /// The total of a call equals blocks and messages times their costs.

@@ -1,4 +1,6 @@
-//! Discrete-event model of a DPU-offloaded alltoallv with temporary buffers, for machines of any size.
+//! Model of DPU-offloaded collectives with temporary buffers, for machines of any size.
+//!
+//! An alltoallv is simulated by events. Other collectives, beside those of stock UCC, are sums ([`beside_ucc`]).
 //!
 //! The inputs are a cost table ([`CostTable`], by default the published one), the link, the shape of the machine and a
 //! [`Scheme`]. No constant is fitted: each unknown quantity is one of the [`Assumptions`], and the user can change it.

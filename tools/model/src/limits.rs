@@ -6,24 +6,22 @@ use super::predict::{Extent, predict};
 use super::scheme::{Features, Scheme};
 use super::software::SoftwareCost;
 use serde::Serialize;
+use xgvmi_offload::figures::DIRECT_LENGTH;
 
-/// Sizes that are tried, in bytes.
-const SIZES: [u64; 9] = [
-    512,
-    1 << 10,
-    2 << 10,
-    4 << 10,
-    8 << 10,
-    16 << 10,
-    32 << 10,
-    64 << 10,
-    128 << 10,
-];
+/// Largest size that is tried, in bytes.
+const SIZE_MAX: u64 = 128 << 10;
 
-/// Numbers of nodes, SPs per node, and factors for slower cores.
-const NODES: [u32; 4] = [2, 8, 32, 128];
+/// Numbers of nodes, and factors by which the SP's cores are slower than the hosts'.
+pub(super) const NODES: [u32; 4] = [2, 8, 32, 128];
+pub(super) const SLOWER: [f64; 2] = [1.0, 4.0];
+/// Numbers of SPs per node.
 const SPS: [u32; 2] = [1, 4];
-const SLOWER: [f64; 2] = [1.0, 4.0];
+
+/// Sizes up to `most`, from the shortest block that an SP reads.
+pub(super) fn sizes(most: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(DIRECT_LENGTH), |size| size.checked_mul(2))
+        .take_while(move |size| *size <= most)
+}
 
 /// One machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -87,7 +85,7 @@ pub fn limits(
 /// The largest size at which the SP is the limit. The SP's share falls as blocks become longer.
 fn largest(base: &Config, table: &CostTable) -> Result<u64, ConfigError> {
     let mut found = 0;
-    for block_bytes in SIZES {
+    for block_bytes in sizes(SIZE_MAX) {
         let config = Config {
             block_bytes,
             ..base.clone()

@@ -160,8 +160,14 @@ impl Document {
         if !self.beside_ucc.is_empty() {
             let rows = self.beside_ucc.iter().map(serde_json::to_value);
             let rows = rows.collect::<Result<Vec<Value>, _>>()?;
-            text += "\nan alltoallv beside stock UCC's\n";
+            text += "\ncollectives beside stock UCC's\n";
             text += &table::text(columns::MODEL_UCC, &rows)?;
+        }
+        if !self.crossings.is_empty() {
+            let rows = self.crossings.iter().map(serde_json::to_value);
+            let rows = rows.collect::<Result<Vec<Value>, _>>()?;
+            text += "\nsizes at which the offload does not lose\n";
+            text += &table::text(columns::MODEL_CROSSINGS, &rows)?;
         }
         if !self.fabrics.is_empty() {
             let fabrics = self.fabrics.iter().map(serde_json::to_value);

@@ -180,11 +180,11 @@ mod tests {
         assert_eq!(rendered.faults, []);
         let text = &rendered.text;
         assert!(
-            text.starts_with("x\n<!-- numbers: pool name=a -->\n| row |"),
+            text.starts_with("x\n<!-- numbers: pool name=a -->\n| ours |"),
             "{text}"
         );
         assert!(
-            text.contains("| a | 1.0 | 2.5 | ns | 2.50 |\n<!-- end -->\n"),
+            text.contains("\n| 1.0 | 2.5 | ns | 2.50 |\n<!-- end -->\n"),
             "{text}"
         );
         assert!(text.contains("-->2.5<!-- end --> times, "), "{text}");
@@ -200,7 +200,7 @@ mod tests {
             differences(page, &reports())[0],
             (
                 3,
-                "the reports say: | row | ours | peer | unit | times better |".to_owned()
+                "the reports say: | ours | peer | unit | times better |".to_owned()
             )
         );
     }

@@ -65,6 +65,11 @@ impl Query {
         Ok(rows.iter().filter(accepted).collect())
     }
 
+    /// Whether all rows have the same value of a key.
+    pub(crate) fn fixes(&self, key: &str) -> bool {
+        self.filters.iter().filter(|(of, _)| of == key).count() == 1
+    }
+
     /// Rejects words that a table does not support.
     ///
     /// # Errors

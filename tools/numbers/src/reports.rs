@@ -365,7 +365,7 @@ impl Reports {
     }
 }
 
-/// The origin of a committed report, for its table: command, times and commits. A report that partial runs replace has
+/// The origin of a committed report, for its table: command, days and commits. A report that partial runs replace has
 /// those of its rows.
 fn source(made_by: &Report, report: &Value) -> String {
     let all: Vec<&Value> = match made_by.merged_by {
@@ -374,6 +374,10 @@ fn source(made_by: &Report, report: &Value) -> String {
     };
     let values = |key: &str| all.iter().map(|part| part[key].as_str()).collect();
     let times: BTreeSet<Option<&str>> = values(MEASURED);
+    let times: BTreeSet<Option<&str>> = times
+        .into_iter()
+        .map(|time| time?.split_whitespace().next())
+        .collect();
     let time = |at: Option<&Option<&str>>| match at {
         Some(Some(time)) => (*time).to_owned(),
         _ => "time unknown".to_owned(),
@@ -500,7 +504,7 @@ fn rows<'a>(report: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
 }
 
 /// Keeps the part of the grid that the documents use (32 ranks and 4 service processes per node, 400 Gb/s), and its
-/// schemes.
+/// schemes; of the calls beside UCC's the alltoallv, and where the others cross.
 fn model(report: Value) -> Result<Value> {
     const SCHEMES: [&str; 4] = ["ksm", "stock", "xgvmi", "xgvmi-announce-batch-chain"];
     let drawn = |row: &Value| {
@@ -538,10 +542,14 @@ fn model(report: Value) -> Result<Value> {
             sensitivity.push(row);
         }
     }
+    let besides = rows(&report, "beside_ucc")?.iter();
+    let besides: Vec<&Value> = besides
+        .filter(|row| row["collective"] == "alltoallv" && row["ppn"] == 32)
+        .collect();
     Ok(json!({
         "costs": report["costs"], "link_gbps": 400, "rows": kept, "first_rows": first,
         "sensitivity": sensitivity, "limits": rows(&report, "limits")?,
-        "beside_ucc": report["beside_ucc"], "crossings": report["crossings"],
+        "beside_ucc": besides, "crossings": report["crossings"],
     }))
 }
 
@@ -664,9 +672,10 @@ mod tests {
             json!({"costs": "c", "rows": [row(32), row(16)], "first_rows": [row(16)],
                    "shares": [{"bottleneck": "link"}, {}],
                    "sensitivity": [{"what": "w", "sizes": [{"size": 1}]}], "limits": [{"size": 2}],
-                   "beside_ucc": [{"size": 3}], "crossings": [{"from": 4}]}),
+                   "beside_ucc": [{"size": 3, "collective": "alltoallv", "ppn": 32}, {"size": 3, "collective": "bcast", "ppn": 32}],
+                   "crossings": [{"from": 4}]}),
             json!({"costs": "c", "link_gbps": 400, "first_rows": [], "limits": [{"size": 2}],
-                   "beside_ucc": [{"size": 3}], "crossings": [{"from": 4}],
+                   "beside_ucc": [{"size": 3, "collective": "alltoallv", "ppn": 32}], "crossings": [{"from": 4}],
                    "sensitivity": [{"what": "w", "size": 1}],
                    "rows": [{"scheme": "xgvmi", "size": 1, "nodes": 2, "us": 3.0, "time_saved_percent": 4.0,
                              "bottleneck": "link"}]}),

@@ -1,5 +1,7 @@
 //! The tables of the documents, by the name in the marker. The columns are those of the report.
 
+mod model;
+
 use crate::judge;
 use crate::keys::key_commands;
 use crate::query::Query;
@@ -20,7 +22,8 @@ pub(crate) struct Table {
 }
 
 enum Body {
-    /// Rows of the report with some of its columns; all columns if no name is given.
+    /// Rows of the report with some of its columns; all columns if no name is given. A column of which the marker names one
+    /// value is left out.
     Rows(&'static [Column], &'static [&'static str]),
     /// Text without a trailing line break.
     Of(fn(&Value, &Query) -> Result<String>),
@@ -33,9 +36,12 @@ impl Table {
     /// The report has no such rows, or a row lacks a cell.
     pub(crate) fn body(&self, report: &Value, query: &Query) -> Result<String> {
         match self.body {
-            Body::Rows(columns, []) => table::markdown(columns, query.rows(report, "rows")?),
             Body::Rows(columns, names) => {
-                let columns = table::part(columns, names)?;
+                let mut columns = match names {
+                    [] => columns.to_vec(),
+                    names => table::part(columns, names)?,
+                };
+                columns.retain(|column| !query.fixes(column.name));
                 table::markdown(&columns, query.rows(report, "rows")?)
             }
             Body::Of(body) => body(report, query),
@@ -82,11 +88,17 @@ const TABLES: &[Table] = &[
     of(MACHINE, MACHINE, machine),
     of("matrix", "matrix", matrix),
     of("matrix-copied", "matrix", copied),
-    of("model", "model", model),
-    of("model-changes", "model", changes),
-    of("model-limits", "model", limits),
-    of("model-ucc", "model", beside_ucc),
+    of("model", "model", model::model),
+    of("model-changes", "model", model::changes),
+    of("model-limits", "model", model::limits),
+    of("model-ucc", "model", model::beside_ucc),
+    of("model-crossings", "model", model::crossings),
     of("naaice", "naaice", calls),
+    rows(
+        "offload",
+        columns::OFFLOAD,
+        &["process", "scheme", "instructions", "of_stock"],
+    ),
     rows(
         "pool",
         columns::POOL,
@@ -108,6 +120,7 @@ const TABLES: &[Table] = &[
     of("scale", "scale", scale),
     of("service", "service", service),
     rows("storage", columns::STORAGE, &[]),
+    of("storage-disks", "storage", disks),
     of("suites", "suites", suites),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
     of("ucc-spread", "ucc", ucc_spread),
@@ -170,6 +183,7 @@ fn iterations(report: &Value, query: &Query) -> Result<String> {
         columns::DEMO,
         &names.each_ref().map(String::as_str),
     )?);
+    shown.retain(|column| !query.fixes(column.name));
     table::markdown(&shown, &rows)
 }
 
@@ -259,87 +273,6 @@ fn copied(report: &Value, query: &Query) -> Result<String> {
     )
 }
 
-/// The grid of the scale model: a line for each number of nodes, with a letter for the bottleneck.
-fn model(report: &Value, query: &Query) -> Result<String> {
-    let mut rows = query.rows(report, "rows")?;
-    rows.sort_by_key(|row| ["nodes", "size"].map(|key| row[key].as_u64()));
-    let cell = |row: &&Value| {
-        let saved = shown(&row["time_saved_percent"], Form::Fixed(1))?;
-        // The variation of a credit-dependent schedule exceeds this difference.
-        let saved = if saved == "-0.0" { "0.0" } else { &saved };
-        let letter = match row["bottleneck"].as_str() {
-            Some("link") => "L",
-            Some("messages") => "M",
-            Some("keys") => "K",
-            Some("credits") => "C",
-            other => bail!("no letter for the bottleneck {other:?}"),
-        };
-        let (nodes, size) = (
-            shown(&row["nodes"], Form::Count)?,
-            shown(&row["size"], Form::Size)?,
-        );
-        Ok((nodes, size, format!("{saved} {letter}")))
-    };
-    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
-    table::crossed("nodes", &cells)
-}
-
-/// Largest block for which the service process is the limit: a line for each process, a column for each number of nodes.
-fn limits(report: &Value, query: &Query) -> Result<String> {
-    let cell = |row: &&Value| {
-        let count = |key: &str| shown(&row[key], Form::Count);
-        let software = shown(&row["software"], Form::Text)?;
-        let line = format!(
-            "{software}, {} SP, cores {} times slower",
-            count("sps")?,
-            count("slower")?
-        );
-        let line = line.replace(", cores 1 times slower", "");
-        Ok((
-            line,
-            format!("{} nodes", count("nodes")?),
-            shown(&row["size"], Form::Size)?,
-        ))
-    };
-    let rows = query.rows(report, "limits")?;
-    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
-    table::crossed("service process", &cells)
-}
-
-/// Times of the offloaded call over those of UCC's, and with computation.
-fn beside_ucc(report: &Value, query: &Query) -> Result<String> {
-    let cell = |row: &&Value| {
-        let nodes = shown(&row["nodes"], Form::Count)?;
-        let slower = shown(&row["slower"], Form::Count)?;
-        let line = format!("{nodes} nodes, cores {slower} times slower");
-        let ratio = |key: &str| shown(&row[key], Form::Fixed(2));
-        let cell = format!("{} ({})", ratio("of_ucc")?, ratio("of_ucc_with_overlap")?);
-        Ok((
-            line.replace(", cores 1 times slower", ""),
-            shown(&row["size"], Form::Size)?,
-            cell,
-        ))
-    };
-    let rows = query.rows(report, "beside_ucc")?;
-    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
-    table::crossed("machine", &cells)
-}
-
-/// Saved time at each of the slides' sizes, with a line for each changed input.
-fn changes(report: &Value, query: &Query) -> Result<String> {
-    let cell = |row: &&Value| {
-        let saved = shown(&row["time_saved_percent"], Form::Fixed(1))?;
-        Ok((
-            shown(&row["what"], Form::Text)?,
-            shown(&row["size"], Form::Size)?,
-            saved,
-        ))
-    };
-    let rows = query.rows(report, "sensitivity")?;
-    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
-    table::crossed("change", &cells)
-}
-
 /// Rows joined by their size: the row of each name in `key` is a field of its size's row.
 fn by_size(rows: Vec<&Value>, key: &str) -> Result<Vec<Value>> {
     let mut lines: BTreeMap<u64, Value> = BTreeMap::new();
@@ -410,8 +343,11 @@ fn scale(report: &Value, query: &Query) -> Result<String> {
             .find(|fit| fit["collective"] == row["collective"]);
         for (column, name) in columns.iter().zip(NUMBERS) {
             let mut cell = shown(&row[name], Form::Fixed(0))?;
-            if let Some(power) = fit.and_then(|fit| fit[name].as_f64()) {
-                write!(cell, " ({power:.1})")?;
+            let power = fit.and_then(|fit| fit[name].as_f64());
+            if let Some(power) = power.filter(|_| row[name].is_number()) {
+                // Without the sign of a zero.
+                let power = format!("{power:.1}").replace("-0.0", "0.0");
+                write!(cell, " ({power})")?;
             }
             cells.push((
                 shown(&row["collective"], Form::Text)?,
@@ -435,7 +371,8 @@ fn service(report: &Value, query: &Query) -> Result<String> {
         "connect_ms",
     ];
     let rows = query.rows(report, "rows")?;
-    let columns = table::part(columns::SERVICE, &NAMES)?;
+    let mut columns = table::part(columns::SERVICE, &NAMES)?;
+    columns.retain(|column| !query.fixes(column.name));
     let mut text = table::markdown(&columns, rows.iter().copied())?;
     // Rows without numbers have a reason.
     for row in rows {
@@ -452,7 +389,7 @@ fn service(report: &Value, query: &Query) -> Result<String> {
     Ok(text)
 }
 
-/// Passed, failed and skipped tests of each suite over InfiniBand and over Ethernet.
+/// Passed, failed and skipped tests of each suite over InfiniBand, and in brackets over Ethernet: a list.
 fn suites(report: &Value, query: &Query) -> Result<String> {
     let mut lines: BTreeMap<&str, [Option<String>; 2]> = BTreeMap::new();
     for row in query.rows(report, "rows")? {
@@ -468,12 +405,37 @@ fn suites(report: &Value, query: &Query) -> Result<String> {
         let (passed, failed, skipped) = (count("passed")?, count("failed")?, count("skipped")?);
         lines.entry(name).or_default()[link] = Some(format!("{passed}/{failed}/{skipped}"));
     }
-    let cells = lines.into_iter().flat_map(|(name, links)| {
-        let [infiniband, ethernet] = links.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-        let cells = [("InfiniBand", infiniband), ("Ethernet", ethernet)];
-        cells.map(|(column, cell)| (name.to_owned(), column.to_owned(), cell))
+    let entries = lines.into_iter().map(|(name, links)| {
+        let [infiniband, ethernet] = links;
+        let infiniband = infiniband.unwrap_or_else(|| "-".to_owned());
+        let ethernet = ethernet.map_or_else(String::new, |cell| format!(" ({cell})"));
+        format!("{name} {infiniband}{ethernet}")
     });
-    table::crossed("suite", &cells.collect::<Vec<_>>())
+    let mut text = String::new();
+    let mut line = 0;
+    for entry in entries {
+        let (between, start) = match line {
+            0 => ("", 0),
+            _ if line + entry.len() > 118 => (",\n", 0),
+            _ => (", ", line + 2),
+        };
+        text += between;
+        text += &entry;
+        line = start + entry.len();
+    }
+    Ok(text + ".")
+}
+
+/// What stores do to disks for a processor second: a line for each store, a column for each pattern.
+fn disks(report: &Value, query: &Query) -> Result<String> {
+    let cell = |row: &&Value| {
+        let rate = shown(&row["disk_mib_per_cpu_s"], Form::Fixed(0))?;
+        let text = |key: &str| shown(&row[key], Form::Text);
+        Ok((text("peer")?, text("pattern")?, rate))
+    };
+    let rows = query.rows(report, "disks")?;
+    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    table::crossed("targets", &cells)
 }
 
 /// Offloaded collectives over stock UCC on the hosts.
@@ -521,7 +483,7 @@ fn ucc_spread(report: &Value, query: &Query) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn check(name: &str, report: &Value, expect: &str) {
+    pub(super) fn check(name: &str, report: &Value, expect: &str) {
         let query = Query::parse(name).unwrap();
         let text = named(name).unwrap().body(report, &query).unwrap();
         assert!(text.contains(expect), "{text}");
@@ -572,23 +534,20 @@ mod tests {
     }
 
     #[test]
-    fn the_grid_names_what_limits_a_call() {
-        let row = |nodes: u32, saved: f64, limit: &str| json!({"nodes": nodes, "size": 1024, "time_saved_percent": saved, "bottleneck": limit});
-        let report = json!({"rows": [row(32, -0.01, "link"), row(2, 91.14, "credits")]});
-        check("model", &report, "| 2 | 91.1 C |\n| 32 | 0.0 L |");
-    }
-
-    #[test]
-    fn the_limits_are_a_line_for_each_service_process() {
-        let row = |nodes: u32, slower: f64, size: u64| json!({"nodes": nodes, "sps": 4, "software": "measured", "slower": slower, "size": size});
-        let report = json!({"limits": [row(2, 1.0, 2048), row(8, 1.0, 0), row(2, 4.0, 4096), row(8, 4.0, 8192)]});
-        let lines = "| measured, 4 SP | 2 KiB | - |\n| measured, 4 SP, cores 4 times slower | 4 KiB | 8 KiB |";
+    fn a_number_of_light_ranks_that_was_not_measured_has_no_growth() {
+        let row = json!({
+            "collective": "barrier", "bytes_per_rank": 65.25, "messages_per_sp": 18.0, "instructions_per_block": null,
+            "memory_per_rank": 306.0, "memory_per_sp": 165_870.0,
+        });
+        let growth = json!({
+            "collective": "barrier", "bytes_per_rank": 0.035, "messages_per_sp": 0.212, "instructions_per_block": -0.4,
+            "memory_per_rank": -0.0, "memory_per_sp": 0.851,
+        });
         check(
-            "model-limits",
-            &report,
-            "| service process | 2 nodes | 8 nodes |",
+            "scale",
+            &json!({"rows": [row], "growth": [growth]}),
+            "| barrier | 65 (0.0) | 18 (0.2) | - | 306 (0.0) | 165870 (0.9) |",
         );
-        check("model-limits", &report, lines);
     }
 
     #[test]
@@ -623,8 +582,30 @@ mod tests {
     fn a_suite_over_both_links_is_one_line() {
         let row = |suite: &str, failed: u64, skipped: u64| json!({"suite": suite, "passed": 7, "failed": failed, "skipped": skipped});
         let report = json!({"rows": [row("osu", 0, 2), row("roce-osu", 1, 0), row("ucc", 0, 0)]});
-        let lines = "| osu | 7/0/2 | 7/1/0 |\n| ucc | 7/0/0 | - |";
-        check("suites", &report, lines);
+        check("suites", &report, "osu 7/0/2 (7/1/0), ucc 7/0/0.");
+        let all: Vec<Value> = (0..30).map(|at| row(&format!("suite{at}"), 0, 0)).collect();
+        let query = Query::parse("suites").unwrap();
+        let text = suites(&json!({ "rows": all }), &query).unwrap();
+        assert_eq!(text.matches("suite").count(), 30);
+        assert!(text.lines().all(|line| (1..=120).contains(&line.len())));
+    }
+
+    #[test]
+    fn a_column_with_one_value_is_left_out() {
+        let row = json!({"name": "n", "ours": 1.0, "peer": 2.0, "unit": "ns", "ratio": 2.0});
+        let report = json!({ "rows": [row] });
+        let query = Query::parse("pool unit=ns").unwrap();
+        let text = named("pool").unwrap().body(&report, &query).unwrap();
+        assert!(text.ends_with("| n | 1.0 | 2.0 | 2.00 |"), "{text}");
+        check("pool", &report, "| n | 1.0 | 2.0 | ns | 2.00 |");
+    }
+
+    #[test]
+    fn disks_are_a_line_for_each_store() {
+        let row = |peer: &str, pattern: &str, rate: f64| json!({"peer": peer, "pattern": pattern, "disk_mib_per_cpu_s": rate});
+        let rows = [row("tcp", "read", 9.6), row("tcp", "write", 3.0)];
+        let lines = "| targets | read | write |\n|---|---:|---:|\n| tcp | 10 | 3 |";
+        check("storage-disks", &json!({ "disks": rows }), lines);
     }
 
     #[test]

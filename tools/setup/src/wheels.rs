@@ -53,6 +53,17 @@ pub(crate) fn programs(cache: &Cache, set: &WheelSet, names: &[&str]) -> Result<
     Ok(made.with_context(|| missing(set))?.join("bin"))
 }
 
+/// Options of pip for what a lock file names, and nothing else.
+pub(crate) const OPTIONS: [&str; 6] = [
+    "-q",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--retries=2",
+    "--no-deps",
+    "--require-hashes",
+];
+pub(crate) const ONLY_WHEELS: &str = "--only-binary=:all:";
+
 /// Ensures the source of a set of one package. Nothing is built but its description. Returns its directory.
 pub(crate) fn source(cache: &Cache, set: &WheelSet) -> Result<PathBuf> {
     let made = cache.part(&part_name(set), |dir| {
@@ -61,15 +72,7 @@ pub(crate) fn source(cache: &Cache, set: &WheelSet) -> Result<PathBuf> {
         let lock = dir.join("requirements.lock");
         fs::write(&lock, set.lock)?;
         let mut download = Command::new(venv.join("bin/python3"));
-        download.args(pip).args([
-            "download",
-            "-q",
-            "--disable-pip-version-check",
-            "--no-input",
-            "--retries=2",
-            "--no-deps",
-            "--require-hashes",
-        ]);
+        download.args(pip).arg("download").args(OPTIONS);
         download.arg(format!("--no-binary={}", set.package()));
         download.arg("-d").arg(dir).arg("-r").arg(&lock);
         process::stdout(&mut download, DOWNLOAD)?;
@@ -114,16 +117,8 @@ fn build(cache: &Cache, venv: &Path, set: &WheelSet) -> Result<()> {
     let lock = venv.join("requirements.lock");
     fs::write(&lock, set.lock)?;
     let mut install = Command::new(venv.join("bin/python3"));
-    install.args(pip).args([
-        "install",
-        "-q",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--retries=2",
-    ]);
-    install
-        .args(["--no-deps", "--only-binary=:all:", "--require-hashes", "-r"])
-        .arg(&lock);
+    install.args(pip).arg("install").args(OPTIONS);
+    install.args([ONLY_WHEELS, "-r"]).arg(&lock);
     process::stdout(&mut install, DOWNLOAD)?;
     Ok(())
 }
@@ -172,13 +167,18 @@ fn site_packages(venv: &Path) -> Result<PathBuf> {
     Ok(lib.join("site-packages"))
 }
 
-fn entry_with_prefix(dir: &Path, prefix: &str) -> Result<PathBuf> {
+/// The single entry of a directory whose name starts with `prefix`.
+pub(crate) fn entry_with_prefix(dir: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
-    entries
+    let found: Vec<PathBuf> = entries
         .filter_map(std::result::Result::ok)
-        .find(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
         .map(|entry| entry.path())
-        .with_context(|| format!("no {prefix}* in {}", dir.display()))
+        .collect();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        _ => bail!("{} of {prefix}* in {}, not 1", found.len(), dir.display()),
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub(super) const LANES_MAX: u64 = 64;
 
 /// Minimum length of a lane's part of a reduction or broadcast.
-const SLICE_MIN: usize = 64 << 10;
+pub const SLICE_MIN: usize = 64 << 10;
 
 /// Elements to which the parts of a vector are aligned.
 const SLICE_ELEMENTS: usize = 64;
@@ -36,7 +36,7 @@ pub(crate) struct Lanes {
 
 /// Number of SPs, of `services` of a node, that serve its ranks. An offer costs an SP the same whatever its number of ranks, so
 /// each SP gets `least` ranks or more.
-pub(crate) fn services_used(ranks: usize, services: usize, least: usize) -> usize {
+pub fn services_used(ranks: usize, services: usize, least: usize) -> usize {
     (ranks / least.max(1)).clamp(1, services.max(1))
 }
 

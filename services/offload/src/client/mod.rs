@@ -19,10 +19,9 @@ mod window;
 #[cfg(any(test, feature = "stand-in"))]
 pub(crate) use introduction::{Told, tabulate};
 #[cfg(any(test, feature = "stand-in"))]
-pub(crate) use lanes::{Lanes, services_used};
-#[cfg(any(test, feature = "stand-in"))]
-pub(crate) use options::RANKS_PER_SP;
-pub use options::{ClientArgs, ClientOptions};
+pub(crate) use lanes::Lanes;
+pub use lanes::{SLICE_MIN, services_used};
+pub use options::{ClientArgs, ClientOptions, RANKS_PER_SP};
 pub use patience::{Patience, Verdict};
 pub use state::Client;
 pub use types::{Call, ClientStats, CommunicatorId, Memory, Numbered, Registered, Request, Side};

@@ -118,7 +118,7 @@ const LIMIT: RangeInclusive<Duration> = Duration::ZERO..=DAY;
 const SPIN: RangeInclusive<Duration> = Duration::ZERO..=SECOND;
 
 /// Default of `ranks-per-sp`.
-pub(crate) const RANKS_PER_SP: u16 = 8;
+pub const RANKS_PER_SP: u16 = 8;
 
 /// Maximum number of SPs per node. A DPU has about ten cores.
 const SERVICES_MAX: usize = 256;

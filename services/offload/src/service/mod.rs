@@ -50,9 +50,11 @@ mod turns;
 mod vectors;
 mod windows;
 
-pub use options::ServiceOptions;
+pub use options::{DIRECT_LENGTH, RECEIVES, SENDS, ServiceOptions};
+pub use outbox::OFFER_BLOCKS;
 pub use state::Service;
 pub use status::Status;
+pub use windows::{SEGMENT_MIN, WINDOW_MAX, WINDOWS_AT_ONCE};
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};

@@ -43,10 +43,10 @@ pub struct ServiceOptions {
     #[arg(long, value_name = "N", value_parser = count(1..=CREDITS_MAX))]
     pub sends: Option<usize>,
     /// RDMA READs under way; with --dpa 64, which it posts in one batch. 16 of 4 KiB cover a link of 400 Gb/s.
-    #[arg(long, value_name = "N", default_value = "16", default_value_if("dpa", ArgPredicate::IsPresent, "64"), value_parser = count(1..=CREDITS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = RECEIVES, default_value_if("dpa", ArgPredicate::IsPresent, "64"), value_parser = count(1..=CREDITS_MAX))]
     pub receives: usize,
     /// Shorter blocks travel in messages; at least 256.
-    #[arg(long, value_name = "BYTES", default_value = "512", value_parser = clap::value_parser!(u64).range(DIRECT_MIN))]
+    #[arg(long, value_name = "BYTES", default_value_t = DIRECT_LENGTH, value_parser = clap::value_parser!(u64).range(DIRECT_MIN))]
     pub direct_min: u64,
     /// Imports of a rank's buffers that stay for its next calls; the ones used last. None with scheme ksm.
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(0..=IMPORTS_MAX))]
@@ -110,6 +110,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Maximum silence of an SP.
 const HOUR: Duration = Duration::from_hours(1);
 
+/// Blocks of this length and longer are read.
+pub const DIRECT_LENGTH: u64 = 512;
+
 /// Maximum length of a block that travels in messages: beyond it, copying costs more than the device read.
 const DIRECT_MIN: RangeInclusive<u64> = Context::DEVICE_ACCESS_MIN as u64..=64 << 10;
 
@@ -118,8 +121,10 @@ const IMPORTS_MAX: i64 = 4096;
 
 /// Maximum number of credits of a kind: effectively unlimited, and far below the queue limits of UCX.
 const CREDITS_MAX: u64 = 4096;
+/// READs under way without a DPA.
+pub const RECEIVES: usize = 16;
 /// Offers without an answer, with trees of few branches.
-const SENDS: usize = 4;
+pub const SENDS: usize = 4;
 
 /// Memory for frames: at least one frame of maximum length.
 const BUFFER_MIB: RangeInclusive<u64> = 64..=1 << 20;

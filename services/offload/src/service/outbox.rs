@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// An offer that reaches one of these limits (blocks, bytes of short blocks) takes no further ranks. Its message is
 /// then long enough to be efficient and must not become much longer.
-pub(super) const OFFER_BLOCKS: usize = 1 << 12;
+pub const OFFER_BLOCKS: usize = 1 << 12;
 const OFFER_SHORT_BYTES: usize = 64 << 10;
 
 /// Capacity for full offers that an empty outbox keeps.

@@ -6,10 +6,13 @@
 //! shares of it.
 
 /// Maximum length of a window in bytes. The SP of a rank holds the segments of all members of two windows.
-const WINDOW_MAX: u64 = 256 << 10;
+pub const WINDOW_MAX: u64 = 256 << 10;
 
 /// Length in bytes from which a segment is worth its messages.
-const SEGMENT_MIN: u64 = 4 << 10;
+pub const SEGMENT_MIN: u64 = 4 << 10;
+
+/// Number of windows of a reduction that are under way at once: one moves while the other is reduced.
+pub const WINDOWS_AT_ONCE: u32 = 2;
 
 /// Maximum length of a vector. It is beyond any address space, and it keeps all products below 2^64.
 const VECTOR_MAX: u64 = 1 << 47;

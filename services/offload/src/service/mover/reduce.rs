@@ -22,13 +22,10 @@ use crate::service::segments::{Gathering, Place, Staged};
 use crate::service::transport::Transport;
 use crate::service::turns::Line;
 use crate::service::vectors::{Goal, Phase, Stepped, Vector};
-use crate::service::windows::Division;
+use crate::service::windows::{Division, WINDOWS_AT_ONCE};
 use crate::wire::runs::Runs;
 use crate::wire::{Block, Blocks, Collective, Contribution, ExportRef, Record, Wide};
 use std::collections::VecDeque;
-
-/// Number of windows of a reduction that are under way at once: one moves while the other is reduced.
-const WINDOWS_AT_ONCE: u32 = 2;
 
 /// Bytes that a reduction of a rank takes beside its members: its state, and handles of UCX.
 const VECTOR_HELD: usize = 1024;

@@ -1,0 +1,417 @@
+//! This project's collectives beside its alltoallv: what its service processes (SPs) send, read and reduce.
+//!
+//! Each resource of a node has a sum: its port, its path inside the adapter, and the cores of its SPs. A call takes the largest
+//! one, or the steps that wait for each other if these take longer. The host's processor sends and receives two messages.
+//! `docs/OFFLOAD.md` describes the protocol, `xgvmi_offload::figures` has its numbers.
+
+use super::{real, reduce_ns};
+use crate::config::{Config, Software};
+use crate::costs::{Cost, CostTable};
+use crate::software::SoftwareCost;
+use xgvmi_offload::figures;
+
+/// Time of a call, and the part of it in which a rank cannot compute, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Offloaded {
+    pub(super) ns: f64,
+    pub(super) busy_ns: f64,
+}
+
+/// The SPs of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Services {
+    /// SPs of a node that take part.
+    of_node: u64,
+    /// SPs that exchange messages with each other, and those of them on one node.
+    members: u64,
+    beside: u64,
+    /// Ranks that each of them serves.
+    ranks: u64,
+    /// Lanes in which a part of the vector travels.
+    lanes: u64,
+}
+
+impl Services {
+    /// Of a call that is divided among as many lanes as `parts` allows.
+    fn new(config: &Config, parts: u64) -> Self {
+        let (nodes, ppn) = (u64::from(config.nodes), u64::from(config.ppn));
+        let least = figures::RANKS_PER_SP.into();
+        let used = figures::services_used(config.ppn as usize, config.sps as usize, least) as u64;
+        if used < 2 || nodes * used <= ppn {
+            return Self {
+                of_node: used,
+                members: nodes * used,
+                beside: used,
+                ranks: ppn.div_ceil(used),
+                lanes: 1,
+            };
+        }
+        let lanes = parts.clamp(1, used);
+        Self {
+            of_node: lanes,
+            members: nodes,
+            beside: 1,
+            ranks: ppn,
+            lanes,
+        }
+    }
+
+    /// Of a vector, which is divided among all lanes if it is long.
+    fn of_vector(config: &Config, bytes: u64) -> Self {
+        Self::new(config, bytes / figures::SLICE_MIN as u64)
+    }
+
+    /// SPs on other nodes with which one exchanges messages.
+    fn away(&self) -> u64 {
+        self.members - self.beside
+    }
+}
+
+/// Work of an SP for one end of a message, and for a block.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    end: f64,
+    block: f64,
+}
+
+impl Work {
+    fn of(config: &Config) -> Self {
+        let ucx = Software::UCX;
+        let (block, message) = match config.assumptions.software {
+            SoftwareCost::Ucx => (0.0, 0.0),
+            SoftwareCost::Measured(cost) | SoftwareCost::Earlier(cost) => {
+                (cost.us_per_block * 1e3, cost.us_per_message * 1e3)
+            }
+        };
+        let factor = config.assumptions.software_factor;
+        Self {
+            end: (real(ucx.send_ns + ucx.receive_ns) + message) / 2.0 * factor,
+            block: (real(ucx.read_ns + ucx.completion_ns) + block) * factor,
+        }
+    }
+}
+
+/// What a call takes of each resource of a node, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    /// Port, and path inside the adapter.
+    port: f64,
+    local: f64,
+    /// The busiest SP.
+    core: f64,
+    /// Steps of which each waits for the one before.
+    chain: f64,
+}
+
+/// A message between two SPs until the receiver's work.
+fn message_ns(config: &Config) -> f64 {
+    real(Software::UCX.fetch_ns + config.latency_ns)
+}
+
+/// A read until its data begins to come.
+fn read_ns(config: &Config) -> f64 {
+    real(Software::UCX.fetch_ns + 2 * config.latency_ns)
+}
+
+/// The whole call of a rank with these buffers.
+fn whole(config: &Config, table: &CostTable, load: Load, buffers: &[u64]) -> Offloaded {
+    let ucx = Software::UCX;
+    let registered = |bytes: &u64| table.ns(Cost::RegMr, *bytes) + table.ns(Cost::DeregMr, *bytes);
+    // The buffers are bound in one chain, with the invalidation of the last ones.
+    let bound = buffers
+        .iter()
+        .max()
+        .map_or(0.0, |most| table.ns(Cost::Bind, *most));
+    let keys: f64 = buffers.iter().map(registered).sum::<f64>() + bound;
+    let busy_ns = keys + real(ucx.send_ns + ucx.receive_ns);
+    let there_and_back = 2.0 * message_ns(config) + real(ucx.completion_ns);
+    let moved = load.port.max(load.local).max(load.core).max(load.chain);
+    Offloaded {
+        ns: busy_ns + there_and_back + moved,
+        busy_ns,
+    }
+}
+
+/// A broadcast: a tree of the SPs, and copies on each node. A level's reads share the port of the SP above, in the order of its
+/// offers.
+pub(super) fn broadcast(config: &Config, table: &CostTable) -> Offloaded {
+    let bytes = config.block_bytes;
+    let services = Services::of_vector(config, bytes);
+    let work = Work::of(config);
+    let (levels, below) = tree(services.members);
+    let link = config.on_the_wire_ns(bytes);
+    let level = 2.0 * work.end
+        + message_ns(config)
+        + work.block
+        + read_ns(config)
+        + link * real(figures::BROADCAST_RADIX as u64 - 1);
+    let ranks = real(services.ranks);
+    let copies = real(u64::from(config.ppn) - 1) * link;
+    // At the last SP of the tree, which has no other work while it waits.
+    let chain =
+        ranks * work.end + real(levels) * level + copies.max(ranks * work.block) + ranks * work.end;
+    let load = Load {
+        port: real(below) * link,
+        local: copies,
+        core: (2.0 * ranks + 2.0 * real(below)) * work.end + ranks * work.block,
+        chain,
+    };
+    whole(config, table, load, &[bytes])
+}
+
+/// Levels of the tree of a broadcast, and SPs below its root.
+fn tree(members: u64) -> (u64, u64) {
+    let radix = figures::BROADCAST_RADIX as u64;
+    let (mut levels, mut below, mut reached) = (0, 0, 1);
+    while reached < members {
+        below += (1..radix).filter(|digit| digit * reached < members).count() as u64;
+        reached *= radix;
+        levels += 1;
+    }
+    (levels, below)
+}
+
+/// An allgather is an alltoallv in which an SP reads a block once for all its ranks, and copies it for the others.
+pub(super) fn allgather(config: &Config, table: &CostTable) -> Offloaded {
+    let bytes = config.block_bytes;
+    let (all, ppn) = (config.ranks(), u64::from(config.ppn));
+    let services = Services::new(config, u64::MAX);
+    let work = Work::of(config);
+    let link = config.on_the_wire_ns(bytes);
+    let receivers = ppn.div_ceil(services.of_node);
+    let crossing = services.of_node * (all - ppn);
+    let blocks = receivers * (all - 1);
+    let per_offer = figures::OFFER_BLOCKS as u64;
+    let offers = (services.ranks * receivers).div_ceil(per_offer);
+    let ends = 4 * (services.members - 1) * offers + 2 * services.ranks;
+    let load = Load {
+        port: real(crossing) * link,
+        local: real(ppn * (all - 1) - crossing) * link,
+        core: real(ends) * work.end + real(blocks) * work.block,
+        chain: 4.0 * work.end + message_ns(config) + work.block + read_ns(config) + link,
+    };
+    whole(config, table, load, &[bytes, config.buffer_bytes()])
+}
+
+/// Windows of an allreduce at the busiest SP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Windows {
+    count: u64,
+    /// Bytes of each, and of a segment.
+    bytes: u64,
+    segment: u64,
+    owners: u64,
+    /// Windows of which the SP owns a segment.
+    owned: u64,
+}
+
+impl Windows {
+    fn new(bytes: u64, members: u64) -> Self {
+        let count = bytes.div_ceil(figures::WINDOW_MAX).max(1);
+        let window = bytes.div_ceil(count);
+        let owners = (window / figures::SEGMENT_MIN).clamp(1, members);
+        Self {
+            count,
+            bytes: window,
+            segment: window.div_ceil(owners),
+            owners,
+            owned: (count * owners).div_ceil(members),
+        }
+    }
+
+    /// Messages that the SP sends and receives: an offer and its answer for each owner, and the same for the results.
+    fn ends(&self, members: u64) -> u64 {
+        let (others, owners) = (members - 1, self.owners);
+        let as_owner = self.owned * (others + owners - 1);
+        let others_own = (self.count - self.owned) * owners;
+        4 * (as_owner + others_own)
+    }
+}
+
+/// An allreduce: SPs reduce the windows of their ranks, then each owner its segment of all, and all read the results.
+pub(super) fn allreduce(config: &Config, table: &CostTable) -> Offloaded {
+    let bytes = config.block_bytes;
+    let services = Services::of_vector(config, bytes);
+    let windows = Windows::new(bytes.div_ceil(services.lanes), services.members);
+    let work = Work::of(config);
+    let Windows { count, owned, .. } = windows;
+    let (members, ranks, sps) = (services.members, services.ranks, real(services.of_node));
+    let (window, segment) = (windows.bytes, windows.segment);
+    // An SP with one rank has nothing to reduce before the others.
+    let own = if ranks > 1 { ranks } else { 0 };
+    let link = |bytes: u64| config.on_the_wire_ns(bytes);
+    let away = real(services.away()) / real(members);
+    let blocks = count * own + owned * members + count * windows.owners * ranks;
+    let reduced = real(count * ranks.saturating_sub(1)) * real(window)
+        + real(owned * (members - 1)) * real(segment);
+    let factor = config.assumptions.software_factor;
+    let port = sps * away * (real(owned * members) * link(segment) + real(count) * link(window));
+    let local = sps
+        * (real(count * (own + ranks - 1)) * link(window)
+            + (1.0 - away) * real(count) * link(window));
+    let core = real(windows.ends(members) + 2 * ranks) * work.end
+        + real(blocks) * work.block
+        + reduce_ns(config, reduced) * factor;
+    // One window alone: its share of all, and the ways of its three steps.
+    let steps = 2.0 * (2.0 * work.end + message_ns(config) + read_ns(config))
+        + if own > 0 {
+            real(Software::UCX.fetch_ns)
+        } else {
+            0.0
+        };
+    let alone = (port + local + core) / real(count) + steps;
+    let at_once = real(figures::WINDOWS_AT_ONCE.into());
+    let load = Load {
+        port,
+        local,
+        core,
+        chain: alone * (real(count) / at_once).max(1.0),
+    };
+    whole(config, table, load, &[bytes, bytes])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheme::{Features, Scheme};
+
+    fn machine(nodes: u32, ppn: u32, sps: u32, block_bytes: u64) -> Config {
+        Config {
+            nodes,
+            ppn,
+            sps,
+            ..Config::slides(block_bytes, Scheme::Xgvmi(Features::ALL))
+        }
+    }
+
+    fn free() -> CostTable {
+        CostTable::flat(|_| 0.0)
+    }
+
+    #[track_caller]
+    fn near(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-6, "{found}, not {expected}");
+    }
+
+    /// Message to the SP and back, and the rank's work for both.
+    const CALL: f64 = 85.0 + 40.0 + 20.0 + 2.0 * 950.0;
+    /// Of an SP: one end of a message, a block.
+    const END: f64 = 62.5;
+    const BLOCK: f64 = 100.0;
+    const READ: f64 = 350.0 + 1200.0;
+
+    #[test]
+    fn a_call_has_lanes_on_many_nodes_only() {
+        let of = |nodes, ppn, sps, parts| {
+            let services = Services::new(&machine(nodes, ppn, sps, 1), parts);
+            let lanes = (services.of_node, services.lanes);
+            (services.members, services.ranks, lanes)
+        };
+        assert_eq!(of(2, 32, 4, 9), (8, 8, (4, 1)));
+        assert_eq!(of(8, 32, 4, 9), (32, 8, (4, 1)));
+        assert_eq!(of(9, 32, 4, 9), (9, 32, (4, 4)));
+        assert_eq!(of(128, 32, 4, 0), (128, 32, (1, 1)));
+        // Few ranks use few SPs.
+        assert_eq!(of(128, 8, 4, 9), (128, 8, (1, 1)));
+    }
+
+    #[test]
+    fn a_broadcast_between_two_nodes_is_one_read() {
+        let config = machine(2, 1, 1, 4096);
+        let link = config.on_the_wire_ns(4096);
+        let level = 2.0 * END + 950.0 + BLOCK + READ + link;
+        // The last SP: its rank's arrival, the level, and the note to its rank.
+        let expected = CALL + 2.0 * END + level + BLOCK;
+        near(broadcast(&config, &free()).ns, expected);
+    }
+
+    /// Depth, and the messages of the root's SP: an offer and an answer for each SP below, as `bench scale` counts them.
+    #[test]
+    fn a_broadcast_has_as_many_levels_as_its_tree() {
+        for (members, levels) in [(1, 0), (2, 1), (8, 3), (32, 5), (128, 7), (512, 9)] {
+            assert_eq!(tree(members), (levels, levels));
+        }
+        assert_eq!(tree(5), (3, 3));
+        let ns = |nodes| broadcast(&machine(nodes, 1, 1, 64 << 20), &free()).ns;
+        let ratio = ns(128) / ns(2);
+        assert!((6.9..7.1).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn an_allreduce_of_two_nodes_is_counted_by_hand() {
+        // One window, one owner: a segment of 4 KiB each way.
+        let config = machine(2, 1, 1, 4096);
+        let link = config.on_the_wire_ns(4096);
+        let windows = Windows::new(4096, 2);
+        assert_eq!((windows.count, windows.owners, windows.owned), (1, 1, 1));
+        assert_eq!(windows.ends(2), 4);
+        // Half of its own two blocks and of the result come from the other node; it reduces one block.
+        let port = 0.5 * (2.0 * link + link);
+        let local = 0.5 * link;
+        let core = (4.0 + 2.0) * END + (2.0 + 1.0) * BLOCK + 409.6;
+        let steps = 2.0 * (2.0 * END + 950.0 + READ);
+        near(
+            allreduce(&config, &free()).ns,
+            CALL + port + local + core + steps,
+        );
+    }
+
+    /// Messages that the busiest SP sends and receives: `bench scale` counts 4, 28, 124, 508 and 2,044 of 8 bytes, and of 1 MiB
+    /// 2,032 and 3,064 on 128 and 512 nodes. Where all own a segment of all windows it counts a quarter fewer.
+    #[test]
+    fn messages_of_an_allreduce_are_those_of_the_service() {
+        let ends = |bytes, members| Windows::new(bytes, members).ends(members);
+        for (members, counted) in [(2, 4), (8, 28), (32, 124), (128, 508), (512, 2044)] {
+            assert_eq!(ends(8, members), counted);
+        }
+        for (members, counted) in [(128, 2032), (512, 3064)] {
+            assert_eq!(ends(1 << 20, members), counted);
+        }
+        for (members, counted) in [(2, 24), (8, 168), (32, 744)] {
+            assert_eq!(ends(1 << 20, members) * 3, counted * 4);
+        }
+    }
+
+    #[test]
+    fn the_port_carries_twice_the_vector_but_its_own_part() {
+        // On nodes with one rank, without computation, and with all windows at once the port is the limit.
+        for nodes in [2, 8, 64] {
+            let mut config = machine(nodes, 1, 1, 64 << 20);
+            config.assumptions.software_factor = 0.0;
+            config.latency_ns = 0;
+            let share = f64::from(nodes - 1) / f64::from(nodes);
+            let bound = 2.0 * share * config.on_the_wire_ns(64 << 20);
+            let ratio = allreduce(&config, &free()).ns / bound;
+            assert!((1.0..1.2).contains(&ratio), "{nodes}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn an_allgather_reads_each_block_once_per_service() {
+        let config = machine(2, 16, 2, 1 << 20);
+        let link = config.on_the_wire_ns(1 << 20);
+        // Two SPs read 16 blocks each; the other copies of 31 blocks for 16 ranks stay inside.
+        let found = allgather(&config, &free());
+        let local = f64::from(16 * 31 - 2 * 16) * link;
+        near(found.ns, CALL + local);
+        let one = allgather(&machine(16, 1, 4, 1 << 20), &free()).ns;
+        near(one, CALL + 15.0 * link);
+    }
+
+    #[test]
+    fn slower_cores_and_keys_take_longer() {
+        let table = CostTable::slides().expect("the committed file");
+        let mut config = machine(8, 32, 4, 64 << 10);
+        let calls = [broadcast, allgather, allreduce];
+        let before = calls.map(|call| call(&config, &table));
+        let without = calls.map(|call| call(&config, &free()));
+        config.assumptions.software_factor = 4.0;
+        let slower = calls.map(|call| call(&config, &table));
+        for at in 0..calls.len() {
+            assert!(before[at].busy_ns > without[at].busy_ns);
+            assert!(slower[at].ns >= before[at].ns);
+            assert!((slower[at].busy_ns - before[at].busy_ns).abs() < 1e-9);
+        }
+        assert!(slower[2].ns > before[2].ns);
+    }
+}
