@@ -493,9 +493,11 @@ impl TargetServer {
             Call::Fetch { block, generation } => Some(Step::Fetch { block, generation }),
             _ => None,
         };
-        let Some(steps) = calls.iter().map(step).collect::<Option<Vec<Step<'_>>>>() else {
+        let mut steps = Vec::with_capacity(calls.len());
+        steps.extend(calls.iter().map_while(step));
+        if steps.len() < calls.len() {
             return Answer::of_each(calls, &self.refused("a half block has a wrong length"));
-        };
+        }
         let changes = |step: &Step<'_>| !matches!(step, Step::Fetch { .. });
         let done = if steps.iter().any(changes) {
             let mut ended = Vec::new();

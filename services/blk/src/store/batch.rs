@@ -31,7 +31,12 @@ impl Store {
             return vec![self.finish(self.begin(*step))];
         }
         let mut results: Results = steps.iter().map(|_| Ok(None)).collect();
-        let (mut intents, mut records, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+        let count = |of: fn(&Step<'_>) -> bool| steps.iter().filter(|step| of(step)).count();
+        let prepares = count(|step| matches!(step, Step::Prepare { .. }));
+        let fetched = count(|step| matches!(step, Step::Fetch { .. }));
+        let mut intents = Vec::with_capacity(steps.len() - fetched);
+        let mut records = Vec::with_capacity(prepares);
+        let mut fetches = Vec::with_capacity(fetched);
         let fetched = steps.iter().filter_map(|step| match *step {
             Step::Fetch { block, .. } => Some(block),
             _ => None,

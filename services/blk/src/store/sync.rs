@@ -344,20 +344,31 @@ impl Store {
 
     /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
     fn drop_old(&self, touched: &Blocks) {
-        let changes: Vec<Change> = {
+        let mut changes = Vec::new();
+        {
             let state = self.state();
             let released = state.released;
-            let groups = touched.groups().filter_map(|(group, places)| {
-                let entries = &state.table.groups.get(&group)?.entries;
-                Some(places.map(move |place| (group * GROUP + place as u64, entries[place])))
-            });
-            let aged = groups.flatten().map(|(block, old)| Change {
-                block,
-                old,
-                new: old.aged(released),
-            });
-            aged.filter(|change| change.new != change.old).collect()
-        };
+            for (group, places) in touched.groups() {
+                let Some(in_change) = state.table.groups.get(&group) else {
+                    continue;
+                };
+                for place in places {
+                    let old = &in_change.entries[place];
+                    if !old.has_more() {
+                        // There is nothing older.
+                        continue;
+                    }
+                    let new = old.aged(released);
+                    if new != *old {
+                        changes.push(Change {
+                            block: group * GROUP + place as u64,
+                            old: *old,
+                            new,
+                        });
+                    }
+                }
+            }
+        }
         for part in changes.chunks(DROPPED_AT_ONCE) {
             let _ = self.replace(part);
         }

@@ -79,6 +79,13 @@ impl Volume {
         })
     }
 
+    fn all_pieces(&self, offset: u64, length: usize) -> Vec<Piece> {
+        // Both ends may lie in a block of their own.
+        let mut all = Vec::with_capacity(length / self.geometry().block_len() + 2);
+        all.extend(self.pieces(offset, length));
+        all
+    }
+
     /// Reads `bytes` from `offset`. Blocks that were never written are zero.
     ///
     /// # Errors
@@ -90,7 +97,7 @@ impl Volume {
 
     /// Reads the volume, or a snapshot. The range is inside it.
     pub(super) fn read_of(&self, of: Option<u32>, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
+        let pieces = self.all_pieces(offset, bytes.len());
         let length = bytes.len() as u64;
         let mut rest = bytes;
         let mut groups = Vec::new();
@@ -115,7 +122,7 @@ impl Volume {
     /// data. Each block then holds its old data, or the new one.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.geometry().check(offset, bytes.len() as u64)?;
-        let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
+        let pieces = self.all_pieces(offset, bytes.len());
         let groups: Vec<&[Piece]> = pieces.chunks(self.group()).collect();
         self.each_group(groups, |group| {
             self.with_return(|| {
@@ -508,25 +515,22 @@ impl Volume {
             let holders: Vec<u16> = holders.collect();
             let recorded = writes.into_iter().zip(&holders).zip(stored);
             let recorded = recorded.filter_map(|(write, stored)| stored.is_ok().then_some(write));
-            let recorded: Vec<(BlockWrite, &u16)> = recorded.collect();
+            let mut wrote = Vec::with_capacity(holders.len());
             let mut blocks = self.blocks();
-            for (write, holders) in &recorded {
+            for (write, holders) in recorded {
                 let state = BlockState {
                     generation: write.generation,
-                    holders: **holders,
+                    holders: *holders,
                     marked: 0,
                     zero: !write.kind.has_bytes(),
                     hole: write.kind == Kind::Hole,
                     lost: false,
                 };
                 blocks.set(write.block, state);
+                wrote.push(((write.block, write.generation, *holders), write.halves));
             }
             drop(blocks);
-            self.pending.wrote(
-                recorded.into_iter().map(|(write, holders)| {
-                    ((write.block, write.generation, *holders), write.halves)
-                }),
-            );
+            self.pending.wrote(wrote);
             holders
         })
     }

@@ -67,7 +67,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     println!(
         "a socket carries {:.0} MiB/s, of which sequential reads of TCP targets reach {:.2}; a relay behind it {:.0}, of which \
          they reach {:.2}; a rebuild is {:.2} of the sequential writes; {} bytes verified\n\
-         connecting to an RDMA target takes {:.0} device commands on both sides\n",
+         connecting to an RDMA target takes {:.0} device commands on both sides\n\
+         of the processor time of flushed writes past the cache, entries into calls that write are {:.4}\n",
         total["socket_mib_per_s"].as_f64().unwrap_or_default(),
         total["read_of_socket"].as_f64().unwrap_or_default(),
         total["relay_mib_per_s"].as_f64().unwrap_or_default(),
@@ -76,7 +77,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         total["verified_bytes"],
         total["rdma_commands_per_target"]
             .as_f64()
-            .unwrap_or_default()
+            .unwrap_or_default(),
+        total["direct_entries_of_cpu"].as_f64().unwrap_or_default()
     );
     let stored: &Value = &report["stored"][0];
     println!(
