@@ -145,6 +145,7 @@ fn main() -> ExitCode {
         return code;
     }
     operate::ignore_file_size_limit();
+    operate::use_few_heaps();
     let done = match parse::<Cli>().command {
         Command::Create(args) => create(&args),
         Command::Target(args) => operate::target(&args),

@@ -58,6 +58,19 @@ pub fn ignore_file_size_limit() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
+/// Most heaps of the C library.
+const HEAPS: libc::c_int = 2;
+
+/// By default the threads of connections share up to eight heaps for each processor, and each keeps the most that ever waited for
+/// a flush in it. Call it before other threads.
+pub fn use_few_heaps() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt takes plain numbers and may be called at any time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, HEAPS);
+    }
+}
+
 /// Address space that a process needs which serves a volume: data of requests, connections, and stacks of threads.
 const ADDRESS_SPACE: u64 = 512 << 20;
 

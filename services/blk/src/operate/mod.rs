@@ -20,7 +20,7 @@ mod volumes;
 pub use asking::{like, show_status};
 pub use common::initiator_secret;
 pub use control::{ControlArgs, ctl};
-pub use daemon::ignore_file_size_limit;
+pub use daemon::{ignore_file_size_limit, use_few_heaps};
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
 pub use options::{

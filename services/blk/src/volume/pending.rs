@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most bytes of memory and blocks that wait for a flush. More of them make a write flush.
 const BYTES_MAX: usize = 64 << 20;
-const BLOCKS_MAX: usize = 1 << 16;
+const BLOCKS_MAX: usize = 1 << 15;
 
 /// The parts of blocks that were written together, which share their memory: it is free when none of them is kept any more.
 #[derive(Debug)]

@@ -421,6 +421,30 @@ fn a_copy_that_nobody_knows_any_more_returns_by_a_replacement() {
     }
 }
 
+/// What waits for a flush is given to a new target when it takes its place: it lacks nothing, also if the process dies then.
+#[test]
+fn a_new_target_has_what_waits_for_a_flush() {
+    for layout in LAYOUTS {
+        let files = Files::new(layout);
+        let volume = Volume::open(files.targets(|_| true)).unwrap();
+        volume.write(300, &content(1)).unwrap();
+        let role = files.role(0);
+        volume.replace(files.create(role, "new", false)).unwrap();
+        assert_eq!(volume.missing_blocks(role), 0, "{layout}");
+        assert!(volume.is_complete(role), "{layout}");
+        drop(volume);
+        let mut targets = files.targets(|index| index != 0);
+        targets.push(Arc::new(
+            Store::open_file(&files.path("new"), None).unwrap(),
+        ));
+        let volume = Volume::open(targets).unwrap();
+        for lost in files.layout.roles().rev().take(files.layout.spare()) {
+            volume.detach(lost, "it is lost");
+        }
+        check(&volume, 1);
+    }
+}
+
 #[test]
 fn a_target_of_each_layout_is_replaced_while_it_serves() {
     for layout in LAYOUTS {
