@@ -98,8 +98,8 @@ const WITHOUT_SIZE: [ucc_coll_type_t; 3] = [
 /// First sizes of the default: from these on, a call takes less processor time of the hosts than with UCC's own
 /// components (docs/UCC.md). UCC counts the blocks of all ranks, so that the size of an alltoall is that of four measured
 /// blocks. The others, which are not measured, start like it.
-const ALLREDUCE_FROM: usize = 8 << 10;
-const EXCHANGES_FROM: usize = 64 << 10;
+const ALLREDUCE_FROM: usize = 4 << 10;
+const EXCHANGES_FROM: usize = 32 << 10;
 
 /// Algorithms of tl/ucp on memory handles of the caller, which the component refuses.
 const FOREIGN_TUNES: [(ucc_coll_type_t, &str); 3] = [
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(settings.served.len(), 13);
         assert_eq!(settings.client.scheme, Scheme::Stock);
         assert_eq!(settings.client.absent_limit, Duration::from_secs(2));
-        assert!(settings.agreement().contains("serves alltoall:65536-"));
+        assert!(settings.agreement().contains("serves alltoall:32768-"));
         let tuned = Raw {
             tune: "allreduce:0".to_owned(),
             ..raw()
