@@ -414,6 +414,20 @@ impl Group {
         Ok((self.child.wait()?, true))
     }
 
+    /// Sends a signal to the leader. After SIGSTOP it returns once no thread of it runs: kill(2) only announces a stop.
+    ///
+    /// # Errors
+    /// The system's, and a leader that does not stop within 10 s.
+    pub fn signal(&self, signal: libc::c_int) -> Result<()> {
+        // SAFETY: kill(2) takes plain integers; the process is a child that has not been waited for.
+        let done = unsafe { libc::kill(self.id, signal) };
+        ensure!(done == 0, "signal {signal} to {}", self.id);
+        let stops = signal == libc::SIGSTOP;
+        let stopped = !stops || wait_until(Duration::from_secs(10), || has_stopped(self.id));
+        ensure!(stopped, "{} does not stop", self.id);
+        Ok(())
+    }
+
     /// Asks the leader to end, with SIGTERM.
     pub fn ask_to_end(&self) {
         // SAFETY: as in `kill`.
@@ -436,6 +450,17 @@ impl Drop for Group {
             let _ = slot.compare_exchange(self.id, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
+}
+
+/// True if no thread of the process runs, because it is stopped or has ended.
+fn has_stopped(process: i32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
+    tasks.into_iter().flatten().flatten().all(|task| {
+        // A thread that has ended has no such file. The state follows the name, which is in parentheses.
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
+        state.is_none_or(|state| b"TZX".contains(&state))
+    })
 }
 
 /// True if the kernel gives this process rings of io_uring.
@@ -461,6 +486,18 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
+    }
+
+    #[test]
+    fn a_stopped_child_does_not_run() {
+        let mut group = Group::spawn(&mut sh("while :; do :; done")).unwrap();
+        assert!(!has_stopped(group.id()));
+        group.signal(libc::SIGSTOP).unwrap();
+        assert!(has_stopped(group.id()));
+        group.signal(libc::SIGCONT).unwrap();
+        assert!(!has_stopped(group.id()));
+        group.kill();
+        assert!(wait_until(PATIENCE, || has_stopped(group.id())));
     }
 
     #[test]

@@ -314,10 +314,7 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, signal: libc::c_int) -> Result<()> {
-        let pid = i32::try_from(self.group.child.id())?;
-        // SAFETY: kill(2) takes plain integers; the process is a child that has not been waited for.
-        ensure!(unsafe { libc::kill(pid, signal) } == 0, "kill {pid}");
-        Ok(())
+        self.group.signal(signal)
     }
 }
 

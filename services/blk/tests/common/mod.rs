@@ -165,10 +165,24 @@ impl Running {
         self.line.split_whitespace().last().unwrap().to_owned()
     }
 
+    /// Sends a signal. After SIGSTOP it returns once no thread of the process runs: kill(2) only announces a stop.
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: no memory is involved. The process is not waited for before, so its number is still its own.
         let done = unsafe { libc::kill(self.child.id().cast_signed(), signal) };
         assert_eq!(done, 0);
+        if signal == libc::SIGSTOP {
+            wait_until("the process stops", || self.has_stopped());
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        tasks.flatten().all(|task| {
+            // A thread that has ended has no such file. The state follows the name, which is in parentheses.
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
+            state.is_none_or(|state| b"TZX".contains(&state))
+        })
     }
 
     pub(crate) fn kill(mut self) {

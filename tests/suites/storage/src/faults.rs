@@ -33,9 +33,9 @@ pub(super) fn lost(place: &Place<'_>) -> Result<()> {
         restart(place, 1, second)?;
         log.wait("data_2 is comp", seen[1])?;
         let seen = [log.count("data_p is not used"), log.count("data_p is comp")];
-        signal(parity, libc::SIGSTOP)?;
+        parity.0.group.signal(libc::SIGSTOP)?;
         log.wait("data_p is not used", seen[0])?;
-        signal(parity, libc::SIGCONT)?;
+        parity.0.group.signal(libc::SIGCONT)?;
         log.wait("data_p is comp", seen[1])
     })?;
     world.finish()
@@ -49,11 +49,11 @@ pub(super) fn stalled(place: &Place<'_>) -> Result<()> {
         for _ in 0..2 {
             let lost = log.count("is not used");
             for target in &*targets {
-                signal(target, libc::SIGSTOP)?;
+                target.0.group.signal(libc::SIGSTOP)?;
             }
             std::thread::sleep(STALL);
             for target in &*targets {
-                signal(target, libc::SIGCONT)?;
+                target.0.group.signal(libc::SIGCONT)?;
             }
             log.wait("is not used", lost)?;
             // Requests are carried out again.
@@ -89,7 +89,7 @@ pub(super) fn drained(place: &Place<'_>) -> Result<()> {
     };
     qemu_io(&["write -P 1 0 1M", "flush"])?;
     for target in &world.targets {
-        signal(target, libc::SIGSTOP)?;
+        target.0.group.signal(libc::SIGSTOP)?;
     }
     std::thread::scope(|scope| -> Result<()> {
         let request = scope.spawn(|| qemu_io(&["write -P 2 64k 64k", "flush"]));
@@ -98,7 +98,7 @@ pub(super) fn drained(place: &Place<'_>) -> Result<()> {
         service.running.group.ask_to_end();
         said(&world.server, "1 requests have no answer after 1s")?;
         for target in &world.targets {
-            signal(target, libc::SIGCONT)?;
+            target.0.group.signal(libc::SIGCONT)?;
         }
         let service = world.server.service.as_mut().context("a service")?;
         process::wait_until(LIMIT, || service.running.group.has_ended());
@@ -125,14 +125,6 @@ fn restart(place: &Place<'_>, role: usize, target: &mut (Running, String)) -> Re
     process::wait_until(LIMIT, || target.0.group.has_ended());
     let address = target.1.strip_prefix("tcp:").context("an address")?;
     *target = place.target(FILES[role], address)?;
-    Ok(())
-}
-
-fn signal(target: &(Running, String), signal: i32) -> Result<()> {
-    let process = i32::try_from(target.0.group.child.id())?;
-    // SAFETY: kill(2) takes plain integers; the process is a child that is not waited for.
-    let done = unsafe { libc::kill(process, signal) };
-    ensure!(done == 0, "signal {signal} to target {process}");
     Ok(())
 }
 
