@@ -3,7 +3,7 @@
 use super::tally::Case;
 use crate::bench::{hotpath, instructions, scale, service, storage};
 use crate::setup::Env;
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 /// Maximum ratio of a hot path's instructions to its peer's in the same run. The pool maintains states, numbers and an
 /// order, which the C list does not.
@@ -233,6 +233,15 @@ fn hot_path(env: &Env, filters: Filters<'_>) -> Result<Vec<Case>> {
     Ok(cases.collect())
 }
 
+/// The counts of service processes and of the block volume.
+fn of_services(filters: Filters<'_>) -> Result<Vec<Case>> {
+    service::build()?;
+    let mut cases = services(filters)?;
+    cases.extend(at_scale(filters)?);
+    cases.extend(storage_write(filters)?);
+    Ok(cases)
+}
+
 /// Compares the counts that the words select, or all of them, with their limits.
 pub(super) fn cases(env: &Env, words: &[String]) -> Result<Vec<Case>> {
     let filters = Filters(words);
@@ -262,11 +271,14 @@ pub(super) fn cases(env: &Env, words: &[String]) -> Result<Vec<Case>> {
             Ok(within(found, most))
         },
     )?);
-    cases.extend(hot_path(env, filters)?);
-    service::build()?;
-    cases.extend(services(filters)?);
-    cases.extend(at_scale(filters)?);
-    cases.extend(storage_write(filters)?);
+    // The steps of the hot path and the runs of valgrind count instructions, which no load changes.
+    let (stepped, counted) = std::thread::scope(|scope| {
+        let stepped = scope.spawn(|| hot_path(env, filters));
+        let counted = of_services(filters);
+        (stepped.join(), counted)
+    });
+    cases.extend(stepped.map_err(|_| anyhow!("the thread of the hot path has failed"))??);
+    cases.extend(counted?);
     ensure!(
         words.is_empty() || !cases.is_empty(),
         "no count has one of these words in its name: {}",
