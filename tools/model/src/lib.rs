@@ -26,6 +26,7 @@ mod fabric;
 mod fabrics;
 mod keys;
 mod limits;
+mod messages;
 mod plot;
 mod predict;
 mod report;
