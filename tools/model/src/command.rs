@@ -199,7 +199,7 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         let earlier = args.software_earlier;
         let in_range = earlier.is_none_or(|factor| (0.0..=1000.0).contains(&factor));
         ensure!(in_range, "--software-earlier is between 0 and 1000");
-        document.limits = limits(&base, &table, base.assumptions.software, earlier)?;
+        document.limits = limits(&base, base.assumptions.software, earlier)?;
         (document.beside_ucc, document.crossings) = beside_ucc(&base, &table)?;
     }
     for size in &args.fabric {

@@ -228,6 +228,28 @@ impl<'a> Engine<'a> {
         self
     }
 
+    /// What a call takes of the busiest SP and of a port, whatever the order of events: [`Call::messages_ps`] and
+    /// [`Call::port_ps`].
+    pub(super) fn messages_and_port_ps(&self) -> (u64, u64) {
+        let Times {
+            block,
+            send,
+            receive,
+            read,
+            completion,
+            ..
+        } = self.times;
+        let ppn = u64::from(self.config.ppn);
+        let of_sp = ppn.div_ceil(self.config.sps.into());
+        let of_block = 2 * (send + receive) + read + completion;
+        let of_rank = receive + send + u64::from(self.blocks) * of_block;
+        let away = match self.config.assumptions.local_uses_port {
+            true => self.blocks.into(),
+            false => u64::from(self.ring - 1) * ppn,
+        };
+        (of_sp * of_rank, ppn * away * block)
+    }
+
     /// One call of all ranks. It starts when all ranks have finished the previous one (the benchmark's
     /// barrier).
     pub(super) fn call(&mut self, work: KeyWork) -> Call {
@@ -683,6 +705,22 @@ mod tests {
                     let sender = engine.sender(to / ppn, to % ppn, step);
                     assert_eq!((sender.node, sender.local), (from / ppn, from % ppn));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn work_of_a_call_does_not_depend_on_the_order_of_its_events() {
+        for (nodes, ppn, sps) in [(2, 1, 1), (3, 5, 2), (4, 7, 7), (6, 3, 16), (8, 16, 3)] {
+            for local_uses_port in [false, true] {
+                let mut config = config(nodes, ppn);
+                (config.sps, config.block_bytes) = (sps, 3000);
+                config.assumptions.local_uses_port = local_uses_port;
+                let mut engine = Engine::new(&config, nodes, 1);
+                let found = engine.messages_and_port_ps();
+                let table = crate::CostTable::slides().expect("the committed file");
+                let call = engine.call(KeyWork::of(&config, &table, false));
+                assert_eq!(found, (call.messages_ps, call.port_ps), "{config:?}");
             }
         }
     }
