@@ -100,9 +100,9 @@ pub struct ModelArgs {
     /// Cost table to use instead of the published one: approach,step,ns_SIZE,...
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Extent of the simulation: one node that represents all, every node, or a ring of 64 nodes plus the cost
+    /// Extent of the simulation: one node that represents all, every node, or a ring of 64 nodes or 2,048 ranks plus the cost
     /// of each additional node.
-    #[arg(long, value_enum, default_value_t = ExtentName::OneNode)]
+    #[arg(long, value_enum, default_value_t = ExtentName::Ring)]
     extent: ExtentName,
     /// Predict the whole grid, 2 to 16,384 nodes and 1 to 16 SPs, instead of one machine.
     #[arg(long)]

@@ -22,6 +22,7 @@ mod command;
 mod config;
 mod costs;
 mod engine;
+mod events;
 mod fabric;
 mod fabrics;
 mod keys;
