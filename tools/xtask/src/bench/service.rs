@@ -355,7 +355,8 @@ fn program(ranks: u32, services: u32, rounds: u32) -> Command {
     command
 }
 
-fn measured() -> Command {
+/// The measured program.
+pub(super) fn measured() -> Command {
     Command::new(workspace::target_dir().join("release/examples/service_cost"))
 }
 
