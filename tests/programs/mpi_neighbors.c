@@ -182,20 +182,27 @@ static void start(struct call *call, MPI_Request *request)
 	}
 }
 
-/* Every form on these neighbours, blocking and not, with plain and with mixed types. */
-static void all_forms(const struct neighbours *of)
+/* One call: bit 0 of `how` takes mixed types, bit 1 does not block. */
+static void one(const struct neighbours *of, enum form form, int how)
 {
 	struct call call;
 	MPI_Request request;
+
+	prepare(&call, of, form, how & 1);
+	start(&call, how & 2 ? &request : NULL);
+	if (how & 2)
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+	check(&call);
+}
+
+/* Every form on these neighbours, blocking and not, with plain and with mixed types. */
+static void all_forms(const struct neighbours *of)
+{
 	int form, how;
 
 	for (form = 0; form < FORMS; form++)
 		for (how = 0; how < 4; how++) {
-			prepare(&call, of, (enum form)form, how & 1);
-			start(&call, how & 2 ? &request : NULL);
-			if (how & 2)
-				MPI_Wait(&request, MPI_STATUS_IGNORE);
-			check(&call);
+			one(of, (enum form)form, how);
 			calls[how >> 1]++;
 		}
 }
@@ -203,16 +210,11 @@ static void all_forms(const struct neighbours *of)
 /* On neighbours some of which are the same rank: each rank sends one block to all, so it does not matter how the MPI pairs them. */
 static void same_for_all(const struct neighbours *of)
 {
-	struct call call;
-	MPI_Request request;
 	int how;
 
 	for (how = 0; how < 4; how++) {
-		prepare(&call, of, how & 1 ? ALLGATHERV : ALLGATHER, how > 1);
-		start(&call, how & 2 ? &request : NULL);
-		if (how & 2)
-			MPI_Wait(&request, MPI_STATUS_IGNORE);
-		check(&call);
+		one(of, ALLGATHER, how);
+		one(of, ALLGATHERV, how);
 	}
 }
 

@@ -13,7 +13,7 @@ use crate::sets::{Set, Within};
 use crate::settings::{OnFailure, name_of};
 use crate::team::{Joined, TeamState};
 use crate::ucc::{Ucc, read, write};
-use crate::wait::{Pace, Rest};
+use crate::wait::{Pace, Rest, Usage};
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 use xgvmi_offload::{Call, CommunicatorId, Numbered, OffloadError, Patience, Request, Verdict};
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn init(
             kept,
             request: None,
             patience: Patience::new(state.context().limit(), Instant::now()),
-            pace: Pace::new(state.context().wait(), Instant::now()),
+            pace: Pace::new(state.context().wait(), Instant::now(), Usage::now),
         });
         // SAFETY: newly allocated memory, and UCC's arguments.
         let status = unsafe { ucc.make_task(task, base_args, team) };
@@ -212,8 +212,9 @@ unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
             }
             Turn::Next(communicator) => Call::from(*communicator),
         };
-        state.patience = Patience::new(team.context().limit(), Instant::now());
-        state.pace = Pace::new(team.context().wait(), Instant::now());
+        let now = Instant::now();
+        state.patience = Patience::new(team.context().limit(), now);
+        state.pace = Pace::new(team.context().wait(), now, Usage::now);
         // SAFETY: the user's buffers belong to a collective from its post to its completion. A failing job drops its
         // registrations before the task's status reports the failure.
         let begun = unsafe {
@@ -251,34 +252,40 @@ unsafe extern "C" fn progress(task: *mut c_void) {
                 b::UCC_OK
             }
             Ok(Progress::Unknown) => b::UCC_INPROGRESS,
-            Ok(Progress::Under) => match state.patience.look(Instant::now()) {
-                Verdict::Wait => {
-                    match state.pace.look(Instant::now()) {
-                        Rest::None => {}
-                        Rest::Yield => std::thread::yield_now(),
-                        Rest::Sleep(most) => joined.job.rest(most),
+            Ok(Progress::Under) => {
+                let now = Instant::now();
+                match state.patience.look(now) {
+                    Verdict::Wait => {
+                        let rest = state.pace.look(now, Usage::now);
+                        match rest {
+                            Rest::None => {}
+                            Rest::Yield => std::thread::yield_now(),
+                            Rest::Sleep(most) => joined.job.rest(most),
+                        }
+                        if rest != Rest::None {
+                            state.pace.rested(Instant::now(), Usage::now());
+                        }
+                        b::UCC_INPROGRESS
                     }
-                    state.pace.rested(Instant::now());
-                    b::UCC_INPROGRESS
-                }
-                Verdict::Warn(waited) => {
-                    if joined.job.may_warn() {
-                        warn(team, state.kind, waited);
+                    Verdict::Warn(waited) => {
+                        if joined.job.may_warn() {
+                            warn(team, state.kind, waited);
+                        }
+                        b::UCC_INPROGRESS
                     }
-                    b::UCC_INPROGRESS
+                    Verdict::GiveUp(limit) => {
+                        let reason = format!(
+                            "rank {}: {} is not complete after {} s (UCC_TL_XGVMI_LIMIT)",
+                            team.rank,
+                            name_of(state.kind),
+                            limit.as_secs()
+                        );
+                        joined.job.abandon(&reason);
+                        state.request = None;
+                        failed(team, state.kind, &OffloadError::Failed(reason))
+                    }
                 }
-                Verdict::GiveUp(limit) => {
-                    let reason = format!(
-                        "rank {}: {} is not complete after {} s (UCC_TL_XGVMI_LIMIT)",
-                        team.rank,
-                        name_of(state.kind),
-                        limit.as_secs()
-                    );
-                    joined.job.abandon(&reason);
-                    state.request = None;
-                    failed(team, state.kind, &OffloadError::Failed(reason))
-                }
-            },
+            }
             Err(error) => {
                 state.request = None;
                 failed(team, state.kind, &error)

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 /// Number of looks without a pause after which they are a wait, and the shortest pause.
-const LOOKS: u32 = 500;
-const PAUSE: Duration = Duration::from_micros(50);
+const LOOKS: u32 = 8;
+const PAUSE: Duration = Duration::from_micros(10);
 
 /// The longest sleep: a rank also waits for messages of other components.
 const SLEEP: Duration = Duration::from_millis(1);
@@ -34,6 +34,39 @@ pub(crate) struct Pace {
     looks: u32,
     /// End of the last look, with its rest.
     looked: Instant,
+    /// What the thread had used at the last rest or pause.
+    used: Usage,
+}
+
+/// What a thread has used: processor time, and how often it has given its core away to sleep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    processor: Duration,
+    sleeps: i64,
+}
+
+impl Usage {
+    /// Of this thread.
+    pub(crate) fn now() -> Self {
+        // SAFETY: the structure has integers only.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure is writable. The call cannot fail with these arguments.
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        let duration = |time: libc::timeval| {
+            let seconds = Duration::from_secs(time.tv_sec.try_into().unwrap_or(0));
+            seconds + Duration::from_micros(time.tv_usec.try_into().unwrap_or(0))
+        };
+        Self {
+            processor: duration(usage.ru_utime) + duration(usage.ru_stime),
+            sleeps: usage.ru_nvcsw,
+        }
+    }
+
+    /// Whether the thread has neither worked nor slept for most of a time: others had its core.
+    fn has_stood(self, since: Self, time: Duration) -> bool {
+        let worked = self.processor.saturating_sub(since.processor);
+        self.sleeps == since.sleeps && worked < time / 2
+    }
 }
 
 impl Wait {
@@ -50,20 +83,33 @@ impl Wait {
 }
 
 impl Pace {
-    pub(crate) fn new(wait: Wait, now: Instant) -> Self {
+    /// The looks begin. `usage` is [`Usage::now`].
+    pub(crate) fn new(wait: Wait, now: Instant, usage: impl FnOnce() -> Usage) -> Self {
         Self {
             wait,
             looks: 0,
             looked: now,
+            used: match wait {
+                Wait::Spin => Usage::default(),
+                Wait::Yield | Wait::Sleep => usage(),
+            },
         }
     }
 
     /// The collective is not complete.
-    pub(crate) fn look(&mut self, now: Instant) -> Rest {
-        self.looks = match now.saturating_duration_since(self.looked) < PAUSE {
-            true => self.looks.saturating_add(1),
-            false => 0,
-        };
+    pub(crate) fn look(&mut self, now: Instant, usage: impl FnOnce() -> Usage) -> Rest {
+        if self.wait == Wait::Spin {
+            return Rest::None;
+        }
+        let since = now.saturating_duration_since(self.looked);
+        self.looks = self.looks.saturating_add(1);
+        if since >= PAUSE {
+            let used = usage();
+            if !used.has_stood(self.used, since) {
+                self.looks = 0;
+            }
+            self.used = used;
+        }
         self.looked = now;
         match self.wait {
             Wait::Yield if self.looks > LOOKS => Rest::Yield,
@@ -73,8 +119,8 @@ impl Pace {
     }
 
     /// The rest is over.
-    pub(crate) fn rested(&mut self, now: Instant) {
-        self.looked = now;
+    pub(crate) fn rested(&mut self, now: Instant, usage: Usage) {
+        (self.looked, self.used) = (now, usage);
     }
 }
 
@@ -82,30 +128,76 @@ impl Pace {
 mod tests {
     use super::*;
 
+    const LIMIT: u64 = LOOKS as u64;
+
+    fn micros(time: u64) -> Duration {
+        Duration::from_micros(time)
+    }
+
+    fn used(processor_us: u64, sleeps: i64) -> Usage {
+        Usage {
+            processor: micros(processor_us),
+            sleeps,
+        }
+    }
+
     #[test]
     fn only_many_looks_without_a_pause_are_a_wait() {
         let start = Instant::now();
-        let micros = |time| start + Duration::from_micros(time);
         for (wait, expect) in [
             (Wait::Spin, Rest::None),
             (Wait::Yield, Rest::Yield),
             (Wait::Sleep, Rest::Sleep(SLEEP)),
         ] {
-            let mut pace = Pace::new(wait, start);
+            let mut pace = Pace::new(wait, start, || used(0, 0));
             // A program that computes between its looks.
-            for look in 0..2000 {
-                assert_eq!(pace.look(micros(look * 100)), Rest::None);
+            for look in 1..2000 {
+                let rest = pace.look(start + micros(look * 100), || used(look * 100, 0));
+                assert_eq!(rest, Rest::None);
             }
-            for look in 0..=500 {
-                let rest = pace.look(micros(200_000 + look));
-                assert!(rest == Rest::None || look == 500, "{look}: {rest:?}");
+            let then = start + micros(200_000);
+            assert_eq!(pace.look(then, || used(200_000, 0)), Rest::None);
+            for look in 1..=LIMIT {
+                let rest = pace.look(then + micros(look), || panic!("no pause"));
+                assert_eq!(rest, Rest::None, "{look}");
             }
+            let no_pause = || panic!("no pause");
+            assert_eq!(pace.look(then + micros(LIMIT + 1), no_pause), expect);
             // Its own rest is no pause of the program.
-            assert_eq!(pace.look(micros(200_501)), expect);
-            pace.rested(micros(201_501));
-            assert_eq!(pace.look(micros(201_502)), expect);
-            assert_eq!(pace.look(micros(201_600)), Rest::None);
+            pace.rested(then + micros(1000), used(200_040, 1));
+            assert_eq!(pace.look(then + micros(1001), no_pause), expect);
+            // Other processes had the core: no pause of the program either.
+            let look = pace.look(then + micros(9000), || used(200_080, 1));
+            assert_eq!(look, expect);
+            // It computes.
+            let look = pace.look(then + micros(9100), || used(200_180, 1));
+            assert_eq!(look, Rest::None);
         }
+    }
+
+    /// It waits for a file, or takes a nap: nothing in a look may take longer than it has to.
+    #[test]
+    fn a_program_that_sleeps_between_its_looks_is_not_held_up() {
+        let start = Instant::now();
+        let mut pace = Pace::new(Wait::Sleep, start, || used(0, 0));
+        for look in 1..2000_u32 {
+            let usage = || used(u64::from(look), look.into());
+            let rest = pace.look(start + micros(100) * look, usage);
+            assert_eq!(rest, Rest::None);
+        }
+    }
+
+    #[test]
+    fn a_thread_knows_what_it_has_used() {
+        let before = Usage::now();
+        std::thread::sleep(micros(100));
+        let slept = Usage::now();
+        assert!(slept.sleeps > before.sleeps, "{before:?} {slept:?}");
+        while Usage::now().processor < slept.processor + micros(5000) {
+            std::hint::spin_loop();
+        }
+        assert!(!Usage::now().has_stood(slept, micros(5000)));
+        assert!(slept.has_stood(slept, micros(5000)));
     }
 
     #[test]

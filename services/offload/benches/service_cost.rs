@@ -8,16 +8,20 @@
 //! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-1m ROUNDS
 //! service_cost several RANKS NODES alltoall|halo|broadcast|barrier|allreduce SERVICES_PER_NODE
 //! service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS
+//! service_cost reduce f32|f64|f16|bf16|i32|i64 MEMBERS BYTES ROUNDS
+//! service_cost copy BYTES ROUNDS
 //! ```
 //!
 //! With `connect` it measures the connect of a job instead, with `connect-one` that of one node of a large job, and with `scale`
 //! the messages and the memory of a call. With `several` it counts the connections and messages of a service, without lanes and
-//! with them, and with `tree` the messages and levels of the services' trees.
+//! with them, and with `tree` the messages and levels of the services' trees. With `reduce` it sums vectors as a service does, and with
+//! `copy` it copies memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use xgvmi_offload::standin::{Plan, connect, run, scale};
+use xgvmi_offload::standin::{Plan, connect, reduce, run, scale};
+use xgvmi_offload::{Element, Operation, Reduction};
 
 /// The system allocator with counts of the bytes in use and of the allocations.
 struct Counting;
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == "scale" => return scales(rest),
         Some((first, rest)) if first == "several" => return several(rest),
         Some((first, rest)) if first == "tree" => return tree(rest),
+        Some((first, rest)) if first == "reduce" => return reduces(rest),
+        Some((first, rest)) if first == "copy" => return copies(rest),
         _ => {}
     }
     let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
@@ -197,6 +203,58 @@ fn tree(words: &[String]) -> ExitCode {
     }
 }
 
+/// Sums vectors.
+fn reduces(words: &[String]) -> ExitCode {
+    let Some((name, numbers)) = words.split_first() else {
+        return usage();
+    };
+    let element = match name.as_str() {
+        "f32" => Element::F32,
+        "f64" => Element::F64,
+        "f16" => Element::F16,
+        "bf16" => Element::BF16,
+        "i32" => Element::I32,
+        "i64" => Element::I64,
+        _ => return usage(),
+    };
+    let numbers: Option<Vec<u32>> = numbers.iter().map(|word| word.parse().ok()).collect();
+    let Some(&[members, bytes, rounds]) = numbers.as_deref() else {
+        return usage();
+    };
+    let reduction = Reduction::new(element, Operation::Sum);
+    let plan = reduction.map(|reduction| reduce::Plan {
+        reduction,
+        members: members as usize,
+        bytes: bytes as usize,
+        rounds,
+    });
+    let Some(plan) = plan.filter(|plan| plan.bytes.is_multiple_of(plan.reduction.element_size()))
+    else {
+        return usage();
+    };
+    let reduced = u64::from(members.saturating_sub(1)) * u64::from(bytes) * u64::from(rounds);
+    timed(reduced, reduce::run(&plan))
+}
+
+/// Copies memory.
+fn copies(words: &[String]) -> ExitCode {
+    let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
+    let Some(&[bytes, rounds]) = numbers.as_deref() else {
+        return usage();
+    };
+    timed(
+        u64::from(bytes) * u64::from(rounds),
+        reduce::copy(bytes as usize, rounds),
+    )
+}
+
+fn timed(bytes: u64, time: std::time::Duration) -> ExitCode {
+    answer(&format!(
+        "{{\"bytes\":{bytes},\"time_ns\":{}}}",
+        time.as_nanos()
+    ))
+}
+
 /// Measures a call of many light ranks.
 fn scales(words: &[String]) -> ExitCode {
     let [ranks, nodes, pattern, rounds] = words else {
@@ -274,7 +332,8 @@ fn usage() -> ExitCode {
         "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, \
          service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-1m ROUNDS, \
          or service_cost several with SERVICES_PER_NODE in place of ROUNDS, \
-         or service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS"
+         or service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS, \
+         or service_cost reduce f32|f64|f16|bf16|i32|i64 MEMBERS BYTES ROUNDS, or service_cost copy BYTES ROUNDS"
     );
     ExitCode::from(2)
 }

@@ -48,12 +48,12 @@ pub use client::{
     Call, Client, ClientArgs, ClientOptions, ClientStats, CommunicatorId, Memory, Numbered,
     Patience, Registered, Request, Side, Verdict,
 };
-/// Numbers by which a call is divided, for predictions.
+/// How a call is divided, for predictions.
 pub mod figures {
     pub use crate::client::{RANKS_PER_SP, SLICE_MIN, services_used};
     pub use crate::radix::BROADCAST as BROADCAST_RADIX;
     pub use crate::service::{
-        DIRECT_LENGTH, OFFER_BLOCKS, RECEIVES, SEGMENT_MIN, SENDS, WINDOW_MAX, WINDOWS_AT_ONCE,
+        DIRECT_LENGTH, Division, OFFER_BLOCKS, RECEIVES, SENDS, WINDOWS_AT_ONCE, Window,
     };
 }
 pub use control::{PROTOCOL, RANKS_MAX};

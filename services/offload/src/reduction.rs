@@ -146,6 +146,15 @@ impl Reduction {
         Self::new(*element, *operation)
     }
 
+    /// Reduces vectors of `length` bytes, one behind the other, to the first of them.
+    pub(crate) fn fold_all(self, all: &mut [u8], length: usize) -> &mut [u8] {
+        let (result, others) = all.split_at_mut(length.min(all.len()));
+        for other in others.chunks_exact(length.max(1)) {
+            self.fold(result, other);
+        }
+        result
+    }
+
     /// Replaces each element of `into` with the result of the operation on it and the element of `from`. Both have the
     /// same length, a multiple of the element's size.
     pub(crate) fn fold(self, into: &mut [u8], from: &[u8]) {
@@ -214,15 +223,19 @@ impl Reduction {
         wide: impl Fn(u16) -> f32,
         narrow: impl Fn(f32) -> u16,
     ) {
-        let of = |a: f32, b: f32| match self.operation {
-            Operation::Sum | Operation::Average => a + b,
-            Operation::Product => a * b,
-            Operation::Max if a > b => a,
-            Operation::Min if a < b => a,
-            Operation::Max | Operation::Min => b,
+        // One loop per operation: a choice inside it would take the numbers one by one.
+        macro_rules! by {
+            ($of:expr) => {
+                each(into, from, |a: u16, b| narrow($of(wide(a), wide(b))))
+            };
+        }
+        match self.operation {
+            Operation::Sum | Operation::Average => by!(|a: f32, b: f32| a + b),
+            Operation::Product => by!(|a: f32, b: f32| a * b),
+            Operation::Max => by!(|a: f32, b: f32| if a > b { a } else { b }),
+            Operation::Min => by!(|a: f32, b: f32| if a < b { a } else { b }),
             _ => unreachable!("new() refuses them"),
-        };
-        each(into, from, |a: u16, b| narrow(of(wide(a), wide(b))));
+        }
     }
 
     /// The elements of `members` vectors have been folded: what is left to do.
@@ -251,13 +264,14 @@ fn bf16_to_f32(half: u16) -> f32 {
 }
 
 /// Rounds to the nearest number, and a tie to the even one.
+///
+/// All cases are computed, here and below, and one is chosen: so the loop needs no branch, and works on a vector of numbers at once.
 fn bf16_from_f32(number: f32) -> u16 {
     let bits = number.to_bits();
-    if number.is_nan() {
-        // A quiet NaN: its payload may have been in the lower half.
-        return upper(bits) | 0x40;
-    }
-    upper(bits + 0x7fff + (bits >> 16 & 1))
+    let rounded = upper(bits.wrapping_add(0x7fff + (bits >> 16 & 1)));
+    // A quiet NaN: its payload may have been in the lower half.
+    let quiet = upper(bits) | 0x40;
+    if number.is_nan() { quiet } else { rounded }
 }
 
 fn upper(bits: u32) -> u16 {
@@ -267,14 +281,14 @@ fn upper(bits: u32) -> u16 {
 
 fn f16_to_f32(half: u16) -> f32 {
     let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff));
-    let bits = match rest {
-        // An infinity or a NaN.
-        0x7c00.. => 0x7f80_0000 | (rest & 0x3ff) << 13,
-        // The exponents of both formats count from 15 and 127.
-        0x400.. => (rest << 13) + ((127 - 15) << 23),
-        // A subnormal number counts units of 2^-24.
-        _ => (f32::from(half & 0x3ff) * (1.0 / 16_777_216.0)).to_bits(),
-    };
+    // The exponents of both formats count from 15 and 127.
+    let normal = (rest << 13) + ((127 - 15) << 23);
+    // An infinity or a NaN.
+    let special = 0x7f80_0000 | (rest & 0x3ff) << 13;
+    // A subnormal number counts units of 2^-24.
+    let subnormal = (f32::from(half & 0x3ff) * (1.0 / 16_777_216.0)).to_bits();
+    let finite = if rest < 0x400 { subnormal } else { normal };
+    let bits = if rest < 0x7c00 { finite } else { special };
     f32::from_bits(sign | bits)
 }
 
@@ -283,16 +297,23 @@ fn f16_from_f32(number: f32) -> u16 {
     let bits = number.to_bits();
     let sign = upper(bits) & 0x8000;
     let rest = bits & 0x7fff_ffff;
-    let half = match rest {
-        0x7f80_0001.. => 0x7e00,
-        // 65,520 is as far from 65,504, the largest number, as from what would be the next one.
-        0x477f_f000.. => 0x7c00,
-        0x3880_0000.. => {
-            let rounded = rest + 0xfff + (rest >> 13 & 1);
-            (rounded - ((127 - 15) << 23)) >> 13
-        }
-        // Below 2^-14: adding 0.5 leaves units of 2^-24 in the lowest bits, rounded by the processor.
-        _ => (f32::from_bits(rest) + 0.5).to_bits() - 0.5_f32.to_bits(),
+    let rounded = rest + 0xfff + (rest >> 13 & 1);
+    let normal = rounded.wrapping_sub((127 - 15) << 23) >> 13;
+    // Below 2^-14: adding 0.5 leaves units of 2^-24 in the lowest bits, rounded by the processor.
+    let subnormal = (f32::from_bits(rest) + 0.5)
+        .to_bits()
+        .wrapping_sub(0.5_f32.to_bits());
+    let finite = if rest < 0x3880_0000 {
+        subnormal
+    } else {
+        normal
+    };
+    // 65,520 is as far from 65,504, the largest number, as from what would be the next one.
+    let or_infinity = if rest < 0x477f_f000 { finite } else { 0x7c00 };
+    let half = if rest <= 0x7f80_0000 {
+        or_infinity
+    } else {
+        0x7e00
     };
     let [low, high, ..] = half.to_le_bytes();
     sign | u16::from_le_bytes([low, high])

@@ -160,6 +160,15 @@ pub const SERVICE: &[Column] = &[
     whole("connect_ms", "ms", "connect"),
 ];
 
+/// Numbers of [`SCALE`] that grow with the ranks.
+pub const OF_SCALE: [&str; 5] = [
+    "bytes_per_rank",
+    "messages_per_sp",
+    "instructions_per_block",
+    "memory_per_rank",
+    "memory_per_sp",
+];
+
 /// Of a call of many light ranks.
 pub const SCALE: &[Column] = &[
     Column::count("ranks", "ranks"),

@@ -8,7 +8,7 @@ use super::limits::limits;
 use super::predict::Extent;
 use super::report::Document;
 use super::scheme::Scheme;
-use super::software::{MeasuredCost, SoftwareCost};
+use super::software::{MeasuredCost, SoftwareCost, reduction_gb_s};
 use super::sweep::{self, Variation};
 use super::ucc::beside_ucc;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -64,10 +64,10 @@ pub struct ModelArgs {
     /// server's.
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     software_factor: f64,
-    /// Vectors that a server's core adds to others, in GB/s.
-    #[arg(long, default_value_t = 10.0, value_name = "X")]
-    reduce_gb_s: f64,
-    /// What the ranks of a node copy or reduce together, in GB/s.
+    /// Vectors that a server's core adds to others, in GB/s [default: measured in the report of --software, or else 10].
+    #[arg(long, value_name = "X")]
+    reduce_gb_s: Option<f64>,
+    /// What the ranks of a node copy or reduce together, in GB/s [the default is three quarters of eight channels of DDR4-3200].
     #[arg(long, default_value_t = 150.0, value_name = "X")]
     memory_gb_s: f64,
     /// Show the block size up to which the SP limits the rate instead of the link: on 2 to 128 nodes with 1 and 4 SPs,
@@ -100,9 +100,9 @@ pub struct ModelArgs {
     /// Cost table to use instead of the published one: approach,step,ns_SIZE,...
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Extent of the simulation: one node that represents all, every node, or a ring of 64 nodes plus the cost
+    /// Extent of the simulation: one node that represents all, every node, or a ring of 64 nodes or 2,048 ranks plus the cost
     /// of each additional node.
-    #[arg(long, value_enum, default_value_t = ExtentName::OneNode)]
+    #[arg(long, value_enum, default_value_t = ExtentName::Ring)]
     extent: ExtentName,
     /// Predict the whole grid, 2 to 16,384 nodes and 1 to 16 SPs, instead of one machine.
     #[arg(long)]
@@ -199,7 +199,7 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         let earlier = args.software_earlier;
         let in_range = earlier.is_none_or(|factor| (0.0..=1000.0).contains(&factor));
         ensure!(in_range, "--software-earlier is between 0 and 1000");
-        document.limits = limits(&base, &table, base.assumptions.software, earlier)?;
+        document.limits = limits(&base, base.assumptions.software, earlier)?;
         (document.beside_ucc, document.crossings) = beside_ucc(&base, &table)?;
     }
     for size in &args.fabric {
@@ -266,14 +266,17 @@ fn replayed(args: &ModelArgs, base: &Config, file: &Path) -> Result<Vec<FabricRo
 }
 
 fn base(args: &ModelArgs) -> Result<Config> {
-    let software = match &args.software {
+    let (software, measured) = match &args.software {
         Some(file) => {
             let text = read(file, super::software::FILE_BYTES_MAX)?;
-            let cost = MeasuredCost::parse(&text);
-            SoftwareCost::Measured(cost.with_context(|| format!("reading {}", file.display()))?)
+            let reading = || format!("reading {}", file.display());
+            let cost = MeasuredCost::parse(&text).with_context(reading)?;
+            let rate = reduction_gb_s(&text).with_context(reading)?;
+            (SoftwareCost::Measured(cost), rate)
         }
-        None => SoftwareCost::Ucx,
+        None => (SoftwareCost::Ucx, None),
     };
+    let assumed = Assumptions::default();
     let machine = Config {
         nodes: args.nodes,
         ppn: args.ppn,
@@ -287,9 +290,9 @@ fn base(args: &ModelArgs) -> Result<Config> {
             command_lanes: args.command_lanes,
             software,
             software_factor: args.software_factor,
-            reduce_gb_s: args.reduce_gb_s,
+            reduce_gb_s: args.reduce_gb_s.or(measured).unwrap_or(assumed.reduce_gb_s),
             memory_gb_s: args.memory_gb_s,
-            ..Assumptions::default()
+            ..assumed
         },
         ..Config::slides(1, Scheme::Ksm)
     };

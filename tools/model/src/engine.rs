@@ -9,10 +9,10 @@
 //! The order of simultaneous events on one node does not depend on the node's number.
 
 use super::config::{Config, SendOrder, Software};
+use super::events::{Event, Events, Kind};
 use super::fabric::Fabric;
 use super::keys::{KeyWork, Step};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 /// Picoseconds in a nanosecond: at 400 Gb/s a byte takes 20.
 const PS_PER_NS: f64 = 1000.0;
@@ -32,39 +32,6 @@ pub(super) struct Call {
     pub(super) messages_ps: u64,
     /// Time that the busiest SP spent on key commands.
     pub(super) keys_ps: u64,
-}
-
-/// In the order in which simultaneous events are processed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// A rank continues its key work at `step`.
-    Host,
-    /// HOST_ARRIVE arrives at the SP.
-    Arrive,
-    /// DPU_RTS arrives at the receiving SP.
-    Rts,
-    /// The request of an RDMA READ arrives at the sending adapter.
-    Request,
-    /// The first byte of its response arrives at the receiving adapter.
-    Response,
-    /// The last byte is in the receiving host's memory.
-    Read,
-    /// DPU_ACK arrives at the sending SP.
-    Ack,
-    /// DPU_DONE arrives at the rank.
-    Done,
-}
-
-/// Ordered by time first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Event {
-    at_ps: u64,
-    node: u32,
-    kind: Kind,
-    /// The rank on that node that the block or call belongs to.
-    local: u32,
-    /// Step of the block in the schedule, or of the rank's key work.
-    step: u32,
 }
 
 #[derive(Debug)]
@@ -132,7 +99,7 @@ pub(super) struct Engine<'a> {
     blocks: u32,
     times: Times,
     nodes: Vec<Node>,
-    events: BinaryHeap<Reverse<Event>>,
+    events: Events,
     work: KeyWork,
     calls: u32,
     /// Carries the blocks between nodes. Without it, they have a fabric that never blocks.
@@ -207,7 +174,7 @@ impl<'a> Engine<'a> {
                 fetch: Software::UCX.fetch_ns * 1000,
             },
             nodes: (0..simulated).map(node).collect(),
-            events: BinaryHeap::new(),
+            events: Events::default(),
             work: KeyWork {
                 export: Vec::new(),
                 import: Vec::new(),
@@ -226,6 +193,50 @@ impl<'a> Engine<'a> {
         assert!(is_whole, "each node has its own traffic");
         self.fabric = Some(fabric);
         self
+    }
+
+    /// What a call takes of the busiest SP and of a port, whatever the order of events: [`Call::messages_ps`] and
+    /// [`Call::port_ps`].
+    pub(super) fn messages_and_port_ps(&self) -> (u64, u64) {
+        let Times {
+            block,
+            send,
+            receive,
+            read,
+            completion,
+            ..
+        } = self.times;
+        let ppn = u64::from(self.config.ppn);
+        let of_sp = ppn.div_ceil(self.config.sps.into());
+        let of_block = 2 * (send + receive) + read + completion;
+        let of_rank = receive + send + u64::from(self.blocks) * of_block;
+        let away = match self.config.assumptions.local_uses_port {
+            true => self.blocks.into(),
+            false => u64::from(self.ring - 1) * ppn,
+        };
+        (of_sp * of_rank, ppn * away * block)
+    }
+
+    /// Whether the next call begins as the first one did: nothing is busy when the last rank has returned.
+    pub(super) fn is_idle(&self) -> bool {
+        let ranks = self.nodes.iter().flat_map(|node| &node.ranks);
+        let entry_ps = ranks.map(|rank| rank.idle_ps).max().unwrap_or(0);
+        let is_free = |free_ps: u64| free_ps <= entry_ps;
+        self.fabric.is_none()
+            && self.nodes.iter().all(|node| {
+                let ports = [
+                    node.egress_free_ps,
+                    node.ingress_free_ps,
+                    node.local_free_ps,
+                ];
+                let lanes = node.host_lanes_ps.iter().chain(&node.dpu_lanes_ps);
+                let sps = node.sps.iter().map(|sp| sp.free_ps);
+                ports
+                    .into_iter()
+                    .chain(lanes.copied())
+                    .chain(sps)
+                    .all(is_free)
+            })
     }
 
     /// One call of all ranks. It starts when all ranks have finished the previous one (the benchmark's
@@ -249,13 +260,13 @@ impl<'a> Engine<'a> {
                 let late = skew_ps(self.config, self.calls, at, local);
                 *rank = Rank::new();
                 rank.entry_ps = entry_ps + late;
-                self.events.push(Reverse(Event {
+                self.events.push(Event {
                     at_ps: rank.entry_ps,
                     node: at,
                     kind: Kind::Host,
                     local,
                     step: 0,
-                }));
+                });
             }
         }
         self.calls += 1;
@@ -266,14 +277,14 @@ impl<'a> Engine<'a> {
     /// Handles the next event, of the nodes or of the network. False: there is none.
     fn next(&mut self) -> bool {
         if let Some(fabric) = &mut self.fabric {
-            let until = self.events.peek().map(|Reverse(event)| event.at_ps);
+            let until = self.events.next_ps();
             if let Some((at_ps, event)) = fabric.advance(until) {
-                self.events.push(Reverse(Event { at_ps, ..event }));
+                self.events.push(Event { at_ps, ..event });
                 return true;
             }
         }
         let event = self.events.pop();
-        event.map(|Reverse(event)| self.handle(event)).is_some()
+        event.map(|event| self.handle(event)).is_some()
     }
 
     fn result(&self, entry_ps: u64) -> Call {
@@ -391,12 +402,12 @@ impl<'a> Engine<'a> {
             node.egress_ps += block;
             (start_ps, Kind::Response)
         };
-        self.events.push(Reverse(Event {
+        self.events.push(Event {
             at_ps: at_ps + self.times.wire,
             kind,
             step: event.step,
             ..receiver
-        }));
+        });
     }
 
     fn response(&mut self, event: Event) {
@@ -416,12 +427,12 @@ impl<'a> Engine<'a> {
         sp.receive_credits += 1;
         let at_ps = sp.free_ps + self.times.fetch + self.times.wire;
         let sender = self.sender(event.node, event.local, event.step);
-        self.events.push(Reverse(Event {
+        self.events.push(Event {
             at_ps,
             kind: Kind::Ack,
             step: event.step,
             ..sender
-        }));
+        });
         self.rank(event).received += 1;
         self.finish(event);
         self.post_reads(event);
@@ -475,12 +486,12 @@ impl<'a> Engine<'a> {
             self.spend(event, self.times.read);
             let at_ps = self.sp(event).free_ps + self.times.fetch + self.times.wire;
             let sender = self.sender(event.node, local, step);
-            self.events.push(Reverse(Event {
+            self.events.push(Event {
                 at_ps,
                 kind: Kind::Request,
                 step,
                 ..sender
-            }));
+            });
         }
     }
 
@@ -493,12 +504,12 @@ impl<'a> Engine<'a> {
             self.spend(event, self.times.send);
             let at_ps = self.sp(event).free_ps + self.times.fetch + self.times.wire;
             let (_, receiver) = self.receiver(event.node, local, step);
-            self.events.push(Reverse(Event {
+            self.events.push(Event {
                 at_ps,
                 kind: Kind::Rts,
                 step,
                 ..receiver
-            }));
+            });
         }
     }
 
@@ -590,12 +601,12 @@ impl<'a> Engine<'a> {
     }
 
     fn push(&mut self, at_ps: u64, cause: Event, kind: Kind, step: u32) {
-        self.events.push(Reverse(Event {
+        self.events.push(Event {
             at_ps,
             kind,
             step,
             ..cause
-        }));
+        });
     }
 }
 
@@ -655,134 +666,4 @@ fn scramble(state: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Scheme;
-    use super::*;
-
-    fn config(nodes: u32, ppn: u32) -> Config {
-        Config {
-            nodes,
-            ppn,
-            ..Config::slides(1 << 20, Scheme::Free)
-        }
-    }
-
-    /// The schedule in plain arithmetic: rank g sends block i to rank g + i.
-    #[test]
-    fn blocks_go_where_the_schedule_says() {
-        for (nodes, ppn) in [(1, 5), (2, 1), (3, 4), (4, 3)] {
-            let config = config(nodes, ppn);
-            let engine = Engine::new(&config, nodes, nodes);
-            let ranks = nodes * ppn;
-            for from in 0..ranks {
-                for step in 1..ranks {
-                    let to = (from + step) % ranks;
-                    let (away, receiver) = engine.receiver(from / ppn, from % ppn, step);
-                    assert_eq!((receiver.node, receiver.local), (to / ppn, to % ppn));
-                    assert_eq!(away == 0, from / ppn == to / ppn);
-                    let sender = engine.sender(to / ppn, to % ppn, step);
-                    assert_eq!((sender.node, sender.local), (from / ppn, from % ppn));
-                }
-            }
-        }
-    }
-
-    fn event(kind: Kind, at_ps: u64, local: u32, step: u32) -> Event {
-        Event {
-            at_ps,
-            node: 0,
-            kind,
-            local,
-            step,
-        }
-    }
-
-    /// Processes events at node 0 of three, with two ranks each, and returns the times of the resulting events.
-    fn caused(events: &[Event]) -> (Engine<'static>, Vec<(Kind, u64)>) {
-        let config = Box::leak(Box::new(config(3, 2)));
-        let mut engine = Engine::new(config, 3, 3);
-        for event in events {
-            engine.handle(*event);
-        }
-        let mut caused: Vec<(Kind, u64)> = std::iter::from_fn(|| engine.events.pop())
-            .map(|Reverse(event)| (event.kind, event.at_ps))
-            .collect();
-        caused.sort();
-        (engine, caused)
-    }
-
-    #[test]
-    fn a_port_takes_one_block_at_a_time_in_each_direction() {
-        let start_ps = 1_000_000;
-        let (engine, reads) = caused(&[
-            event(Kind::Response, start_ps, 0, 2),
-            event(Kind::Response, start_ps, 1, 3),
-        ]);
-        let block = engine.times.block;
-        assert_eq!(
-            reads,
-            [
-                (Kind::Read, start_ps + block),
-                (Kind::Read, start_ps + 2 * block)
-            ]
-        );
-
-        // Rank 0's blocks 2 and 3 leave the node, its block 1 does not.
-        let (engine, responses) = caused(&[
-            event(Kind::Request, start_ps, 0, 2),
-            event(Kind::Request, start_ps, 0, 3),
-            event(Kind::Request, start_ps, 0, 1),
-        ]);
-        let wire = engine.times.wire;
-        assert_eq!(
-            responses,
-            [
-                (Kind::Response, start_ps + wire),
-                (Kind::Response, start_ps + block + wire),
-                (Kind::Read, start_ps + block + wire),
-            ]
-        );
-    }
-
-    #[test]
-    fn credits_bound_what_an_sp_has_in_flight() {
-        let mut config = config(4, 2);
-        (config.sps, config.send_credits, config.receive_credits) = (1, 3, 2);
-        let mut engine = Engine::new(&config, 4, 4);
-        engine.handle(event(Kind::Arrive, 0, 0, 0));
-        engine.handle(event(Kind::Arrive, 0, 1, 0));
-        for step in 1..8 {
-            engine.handle(event(Kind::Rts, 0, 0, step));
-        }
-        let count = |engine: &Engine<'_>, kind| {
-            let events = engine.events.iter();
-            events.filter(|Reverse(event)| event.kind == kind).count()
-        };
-        assert_eq!(count(&engine, Kind::Rts), 3);
-        assert_eq!(count(&engine, Kind::Request), 2);
-        engine.handle(event(Kind::Ack, 0, 0, 1));
-        engine.handle(event(Kind::Read, 0, 0, 1));
-        assert_eq!(count(&engine, Kind::Rts), 4);
-        assert_eq!(count(&engine, Kind::Request), 3);
-    }
-
-    #[test]
-    fn lanes_take_one_command_each() {
-        let command = Step {
-            ns: 10.0,
-            command: true,
-        };
-        let other = Step {
-            ns: 10.0,
-            command: false,
-        };
-        let check = |lanes: usize, step, expect: [u64; 3]| {
-            let mut lanes = vec![0; lanes];
-            assert_eq!([5, 5, 5].map(|at| run(&mut lanes, at, step)), expect);
-        };
-        check(0, command, [10_005, 10_005, 10_005]);
-        check(1, command, [10_005, 20_005, 30_005]);
-        check(2, command, [10_005, 10_005, 20_005]);
-        check(1, other, [10_005, 10_005, 10_005]);
-    }
-}
+mod tests;

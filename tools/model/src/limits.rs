@@ -1,8 +1,7 @@
 //! Block sizes up to which the service process, and not the link, limits a call.
 
 use super::config::{Config, ConfigError};
-use super::costs::CostTable;
-use super::predict::{Extent, predict};
+use super::engine::Engine;
 use super::scheme::{Features, Scheme};
 use super::software::SoftwareCost;
 use serde::Serialize;
@@ -47,7 +46,6 @@ pub struct Limit {
 /// When a number of `base` is out of range.
 pub fn limits(
     base: &Config,
-    table: &CostTable,
     measured: SoftwareCost,
     earlier: Option<f64>,
 ) -> Result<Vec<Limit>, ConfigError> {
@@ -74,7 +72,7 @@ pub fn limits(
                     sps,
                     software: software.name(),
                     slower,
-                    size: largest(&config, table)?,
+                    size: largest(&config)?,
                 });
             }
         }
@@ -83,15 +81,16 @@ pub fn limits(
 }
 
 /// The largest size at which the SP is the limit. The SP's share falls as blocks become longer.
-fn largest(base: &Config, table: &CostTable) -> Result<u64, ConfigError> {
+fn largest(base: &Config) -> Result<u64, ConfigError> {
     let mut found = 0;
     for block_bytes in sizes(SIZE_MAX) {
         let config = Config {
             block_bytes,
             ..base.clone()
         };
-        let prediction = predict(&config, table, Extent::SWEEP)?;
-        if prediction.messages_share <= prediction.port_share {
+        config.check()?;
+        let (messages_ps, port_ps) = Engine::new(&config, config.nodes, 1).messages_and_port_ps();
+        if messages_ps <= port_ps {
             break;
         }
         found = block_bytes;
@@ -106,7 +105,6 @@ mod tests {
 
     #[test]
     fn slower_code_is_the_limit_for_longer_blocks() {
-        let table = CostTable::slides().expect("the committed file");
         let base = Config {
             ppn: 8,
             ..Config::slides(4096, Scheme::Ksm)
@@ -120,15 +118,14 @@ mod tests {
             found.next().map(|limit| limit.size)
         };
         let measured = SoftwareCost::Measured(cost);
-        let all = limits(&base, &table, measured, Some(20.0)).expect("in range");
+        let all = limits(&base, measured, Some(20.0)).expect("in range");
         assert!(size(&all, "earlier version") > size(&all, "measured"));
-        let all = limits(&base, &table, measured, None).expect("in range");
+        let all = limits(&base, measured, None).expect("in range");
         assert_eq!(size(&all, "earlier version"), None);
     }
 
     #[test]
     fn slower_cores_and_fewer_services_are_the_limit_for_longer_blocks() {
-        let table = CostTable::slides().expect("the committed file");
         let base = Config {
             nodes: 4,
             ppn: 8,
@@ -141,7 +138,7 @@ mod tests {
                 ..base.clone()
             };
             config.assumptions.software_factor = slower;
-            largest(&config, &table).expect("in range")
+            largest(&config).expect("in range")
         };
         assert!(size(1, 4.0) > size(1, 1.0));
         assert!(size(1, 4.0) > size(4, 4.0));

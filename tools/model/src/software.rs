@@ -96,6 +96,28 @@ impl MeasuredCost {
     }
 }
 
+/// Measured rate in GB/s at which the SP's code sums vectors of 32-bit numbers, if a service.json has it.
+///
+/// # Errors
+/// Not such a report.
+pub(super) fn reduction_gb_s(text: &str) -> Result<Option<f64>, CostError> {
+    #[derive(Deserialize)]
+    struct Report {
+        #[serde(default)]
+        reduction: Vec<Row>,
+    }
+    #[derive(Deserialize)]
+    struct Row {
+        element: String,
+        gb_per_s: f64,
+    }
+    let report: Report = serde_json::from_str(text)?;
+    let mut rows = report.reduction.into_iter();
+    Ok(rows
+        .find(|row| row.element == "f32")
+        .map(|row| row.gb_per_s))
+}
+
 impl SoftwareCost {
     /// A word for a table.
     #[must_use]
@@ -117,6 +139,10 @@ mod tests {
         let text = r#"{"schema":2,"rows":[],"cost":{"us_per_block":0.07,"us_per_message":0.5,"instructions_per_block":9}}"#;
         let cost = MeasuredCost::parse(text).expect("valid");
         assert_eq!((cost.us_per_block, cost.us_per_message), (0.07, 0.5));
+        assert!(matches!(reduction_gb_s(text), Ok(None)));
+        let text = r#"{"reduction":[{"element":"f64","gb_per_s":1},{"element":"f32","gb_per_s":2.5,"operation":"sum"}]}"#;
+        assert!(matches!(reduction_gb_s(text), Ok(Some(2.5))));
+        assert!(reduction_gb_s(r#"{"reduction":[{"element":"f32"}]}"#).is_err());
         let check = |text: &str, expect: &str| {
             let error = MeasuredCost::parse(text).expect_err(text).to_string();
             assert!(error.contains(expect), "{error}");

@@ -46,33 +46,47 @@ pub fn points(
     progress: impl Fn(usize, usize) + Sync,
 ) -> Result<Vec<Point>, ConfigError> {
     machines.iter().try_for_each(Config::check)?;
+    let all = in_parallel(
+        machines,
+        |machine| of_machine(machine, schemes, table, extent),
+        progress,
+    );
+    let mut points = Vec::new();
+    for of_machine in all {
+        points.extend(of_machine?);
+    }
+    Ok(points)
+}
+
+/// The results of items in their order, with one thread per core. `progress` receives the number of finished items and the total.
+pub(super) fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(vec![None; machines.len()]);
+    let done = Mutex::new((0..items.len()).map(|_| None).collect::<Vec<Option<R>>>());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(machines.len()) {
+        for _ in 0..threads.min(items.len()) {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(machine) = machines.get(at) else {
+                    let Some(item) = items.get(at) else {
                         return;
                     };
-                    let found = of_machine(machine, schemes, table, extent);
+                    let found = work(item);
                     // A poisoned lock means that another thread panicked. `scope` propagates it.
                     if let Ok(mut done) = done.lock() {
                         done[at] = Some(found);
-                        progress(done.iter().flatten().count(), machines.len());
+                        progress(done.iter().flatten().count(), items.len());
                     }
                 }
             });
         }
     });
     let done = done.into_inner().unwrap_or_default();
-    let mut points = Vec::new();
-    for of_machine in done.into_iter().flatten() {
-        points.extend(of_machine?);
-    }
-    Ok(points)
+    done.into_iter().flatten().collect()
 }
 
 fn of_machine(

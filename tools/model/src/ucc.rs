@@ -8,6 +8,7 @@ use super::costs::CostTable;
 use super::limits::{NODES, SLOWER, sizes};
 use super::predict::{Extent, predict};
 use super::scheme::{Features, Scheme};
+use super::sweep::in_parallel;
 use ours::Offloaded;
 use serde::Serialize;
 
@@ -127,11 +128,7 @@ pub fn beside_ucc(
         .iter()
         .flat_map(|slower| NODES.map(|nodes| (*slower, nodes)));
     let machines = machines.flat_map(|machine| of_node.iter().map(move |ppn| (machine, *ppn)));
-    let machines: Vec<((f64, u32), u32)> = machines.collect();
-    for (collective, ((slower, nodes), ppn)) in COLLECTIVES
-        .iter()
-        .flat_map(|collective| machines.iter().map(move |machine| (collective, *machine)))
-    {
+    let machines = machines.map(|((slower, nodes), ppn)| {
         let mut config = Config {
             nodes,
             ppn,
@@ -140,16 +137,34 @@ pub fn beside_ucc(
         }
         .with_own_credits();
         config.assumptions.software_factor = slower;
-        let rows = sizes(collective.size_max).map(|size| at(collective, &config, table, size));
+        config
+    });
+    let machines: Vec<Config> = machines.collect();
+    let of_machines = COLLECTIVES
+        .iter()
+        .flat_map(|collective| machines.iter().map(move |config| (collective, config)));
+    let of_machines: Vec<(&Collective, &Config)> = of_machines.collect();
+    let calls = of_machines.iter().flat_map(|(collective, config)| {
+        sizes(collective.size_max).map(|size| (*collective, *config, size))
+    });
+    let calls: Vec<(&Collective, &Config, u64)> = calls.collect();
+    let rows = in_parallel(
+        &calls,
+        |(collective, config, size)| at(collective, config, table, *size),
+        |_, _| {},
+    );
+    let mut rows = rows.into_iter();
+    for (collective, config) in of_machines {
+        let rows = rows.by_ref().take(sizes(collective.size_max).count());
         let rows = rows.collect::<Result<Vec<_>, _>>()?;
         let (from, to) = wins(&rows, |row| row.of_ucc);
         let (from_with_overlap, to_with_overlap) = wins(&rows, |row| row.of_ucc_with_overlap);
         crossings.push(Crossing {
             collective: collective.name,
-            nodes,
-            ppn,
+            nodes: config.nodes,
+            ppn: config.ppn,
             ranks: config.ranks(),
-            slower,
+            slower: config.assumptions.software_factor,
             from,
             to,
             from_with_overlap,

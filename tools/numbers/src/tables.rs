@@ -327,21 +327,14 @@ fn ways(report: &Value, query: &Query) -> Result<String> {
 
 /// Calls of light ranks, each number with the power of the number of ranks with which it grows.
 fn scale(report: &Value, query: &Query) -> Result<String> {
-    const NUMBERS: [&str; 5] = [
-        "bytes_per_rank",
-        "messages_per_sp",
-        "instructions_per_block",
-        "memory_per_rank",
-        "memory_per_sp",
-    ];
-    let columns = table::part(columns::SCALE, &NUMBERS)?;
+    let columns = table::part(columns::SCALE, &columns::OF_SCALE)?;
     let fits = report["growth"].as_array().context("no growth")?;
     let mut cells = Vec::new();
     for row in query.rows(report, "rows")? {
         let fit = fits
             .iter()
             .find(|fit| fit["collective"] == row["collective"]);
-        for (column, name) in columns.iter().zip(NUMBERS) {
+        for (column, name) in columns.iter().zip(columns::OF_SCALE) {
             let mut cell = shown(&row[name], Form::Fixed(0))?;
             let power = fit.and_then(|fit| fit[name].as_f64());
             if let Some(power) = power.filter(|_| row[name].is_number()) {

@@ -54,7 +54,7 @@ pub use options::{DIRECT_LENGTH, RECEIVES, SENDS, ServiceOptions};
 pub use outbox::OFFER_BLOCKS;
 pub use state::Service;
 pub use status::Status;
-pub use windows::{SEGMENT_MIN, WINDOW_MAX, WINDOWS_AT_ONCE};
+pub use windows::{Division, WINDOWS_AT_ONCE, Window};
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};

@@ -333,10 +333,7 @@ impl<T: Transport> Vector<T> {
 
     /// Reduces vectors of `length` bytes to the first of them.
     pub(super) fn fold<'a>(&self, all: &'a mut [u8], length: usize, phase: Phase) -> &'a [u8] {
-        let (result, others) = all.split_at_mut(length.min(all.len()));
-        for other in others.chunks_exact(length.max(1)) {
-            self.reduction.fold(result, other);
-        }
+        let result = self.reduction.fold_all(all, length);
         if phase == Phase::Scatter {
             self.reduction.finish(result, self.members);
         }

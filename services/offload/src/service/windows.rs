@@ -6,10 +6,10 @@
 //! shares of it.
 
 /// Maximum length of a window in bytes. The SP of a rank holds the segments of all members of two windows.
-pub const WINDOW_MAX: u64 = 256 << 10;
+const WINDOW_MAX: u64 = 256 << 10;
 
 /// Length in bytes from which a segment is worth its messages.
-pub const SEGMENT_MIN: u64 = 4 << 10;
+const SEGMENT_MIN: u64 = 4 << 10;
 
 /// Number of windows of a reduction that are under way at once: one moves while the other is reduced.
 pub const WINDOWS_AT_ONCE: u32 = 2;
@@ -19,7 +19,7 @@ const VECTOR_MAX: u64 = 1 << 47;
 
 /// Division of a vector into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Division {
+pub struct Division {
     element: u64,
     elements: u64,
     members: u64,
@@ -30,7 +30,7 @@ pub(super) struct Division {
 
 /// A window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Window {
+pub struct Window {
     element: u64,
     members: u64,
     start: u64,
@@ -42,14 +42,16 @@ pub(super) struct Window {
 
 /// A range of bytes of the vector.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) offset: u64,
-    pub(super) length: u64,
+pub struct Range {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
 }
 
 impl Range {
     /// Start and length of what both ranges contain.
-    pub(super) fn common(&self, other: &Self) -> (u64, u64) {
+    pub fn common(&self, other: &Self) -> (u64, u64) {
         let start = self.offset.max(other.offset);
         let end = (self.offset + self.length).min(other.offset + other.length);
         // An empty range begins where the other does, so that a caller can count from it.
@@ -63,7 +65,7 @@ impl Range {
 impl Division {
     /// The division of `length` bytes in elements of `element` bytes. Segments are `direct_min` bytes or longer, if the
     /// vector is. `None` without members, for a part of an element, and for a vector beyond any address space.
-    pub(super) fn new(length: u64, element: u64, members: usize, direct_min: u64) -> Option<Self> {
+    pub fn new(length: u64, element: u64, members: usize, direct_min: u64) -> Option<Self> {
         let elements = length.checked_div(element)?;
         if members == 0 || elements * element != length || length > VECTOR_MAX {
             return None;
@@ -79,17 +81,17 @@ impl Division {
     }
 
     /// Length of the vector in bytes.
-    pub(super) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         self.elements * self.element
     }
 
     /// Number of windows, at least 1.
-    pub(super) fn windows(&self) -> u32 {
+    pub fn windows(&self) -> u32 {
         self.windows
     }
 
     /// A window.
-    pub(super) fn window(&self, index: u32) -> Window {
+    pub fn window(&self, index: u32) -> Window {
         let start = part(self.elements, index.into(), self.windows.into());
         let end = part(self.elements, u64::from(index) + 1, self.windows.into());
         let elements = end - start;
@@ -105,18 +107,24 @@ impl Division {
 }
 
 impl Window {
+    /// Number of members that reduce a segment of it.
+    #[must_use]
+    pub fn owners(&self) -> u64 {
+        self.owners
+    }
+
     /// The window's first byte.
-    pub(super) fn start(&self) -> u64 {
+    pub fn start(&self) -> u64 {
         self.start * self.element
     }
 
     /// Length in bytes.
-    pub(super) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         self.elements * self.element
     }
 
     /// The segment of a member; `None` if it has none. Members are counted from 0.
-    pub(super) fn segment(&self, member: usize) -> Option<Range> {
+    pub fn segment(&self, member: usize) -> Option<Range> {
         // Owners are spread evenly over the members. Any run of neighbours then has equally many of them, give or take one, so
         // after any number of moves by one place each member has owned as many segments as any other, give or take one.
         let place = (member as u64 + self.members - self.shift) % self.members;

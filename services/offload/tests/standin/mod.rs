@@ -2,6 +2,7 @@
 //! cost is that of this project's own code.
 
 pub mod connect;
+pub mod reduce;
 pub mod scale;
 
 use super::mover::{Destination, Limits, Mover, Peers};

@@ -7,6 +7,7 @@
 use super::{real, reduce_ns};
 use crate::config::{Config, Software};
 use crate::costs::{Cost, CostTable};
+use crate::messages::{Services, Tree, Windows};
 use crate::software::SoftwareCost;
 use xgvmi_offload::figures;
 
@@ -15,56 +16,6 @@ use xgvmi_offload::figures;
 pub(super) struct Offloaded {
     pub(super) ns: f64,
     pub(super) busy_ns: f64,
-}
-
-/// The SPs of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Services {
-    /// SPs of a node that take part.
-    of_node: u64,
-    /// SPs that exchange messages with each other, and those of them on one node.
-    members: u64,
-    beside: u64,
-    /// Ranks that each of them serves.
-    ranks: u64,
-    /// Lanes in which a part of the vector travels.
-    lanes: u64,
-}
-
-impl Services {
-    /// Of a call that is divided among as many lanes as `parts` allows.
-    fn new(config: &Config, parts: u64) -> Self {
-        let (nodes, ppn) = (u64::from(config.nodes), u64::from(config.ppn));
-        let least = figures::RANKS_PER_SP.into();
-        let used = figures::services_used(config.ppn as usize, config.sps as usize, least) as u64;
-        if used < 2 || nodes * used <= ppn {
-            return Self {
-                of_node: used,
-                members: nodes * used,
-                beside: used,
-                ranks: ppn.div_ceil(used),
-                lanes: 1,
-            };
-        }
-        let lanes = parts.clamp(1, used);
-        Self {
-            of_node: lanes,
-            members: nodes,
-            beside: 1,
-            ranks: ppn,
-            lanes,
-        }
-    }
-
-    /// Of a vector, which is divided among all lanes if it is long.
-    fn of_vector(config: &Config, bytes: u64) -> Self {
-        Self::new(config, bytes / figures::SLICE_MIN as u64)
-    }
-
-    /// SPs on other nodes with which one exchanges messages.
-    fn away(&self) -> u64 {
-        self.members - self.beside
-    }
 }
 
 /// Work of an SP for one end of a message, and for a block.
@@ -138,7 +89,7 @@ pub(super) fn broadcast(config: &Config, table: &CostTable) -> Offloaded {
     let bytes = config.block_bytes;
     let services = Services::of_vector(config, bytes);
     let work = Work::of(config);
-    let (levels, below) = tree(services.members);
+    let Tree { levels, below } = Tree::new(services.members);
     let link = config.on_the_wire_ns(bytes);
     let level = 2.0 * work.end
         + message_ns(config)
@@ -159,18 +110,6 @@ pub(super) fn broadcast(config: &Config, table: &CostTable) -> Offloaded {
     whole(config, table, load, &[bytes])
 }
 
-/// Levels of the tree of a broadcast, and SPs below its root.
-fn tree(members: u64) -> (u64, u64) {
-    let radix = figures::BROADCAST_RADIX as u64;
-    let (mut levels, mut below, mut reached) = (0, 0, 1);
-    while reached < members {
-        below += (1..radix).filter(|digit| digit * reached < members).count() as u64;
-        reached *= radix;
-        levels += 1;
-    }
-    (levels, below)
-}
-
 /// An allgather is an alltoallv in which an SP reads a block once for all its ranks, and copies it for the others.
 pub(super) fn allgather(config: &Config, table: &CostTable) -> Offloaded {
     let bytes = config.block_bytes;
@@ -181,9 +120,7 @@ pub(super) fn allgather(config: &Config, table: &CostTable) -> Offloaded {
     let receivers = ppn.div_ceil(services.of_node);
     let crossing = services.of_node * (all - ppn);
     let blocks = receivers * (all - 1);
-    let per_offer = figures::OFFER_BLOCKS as u64;
-    let offers = (services.ranks * receivers).div_ceil(per_offer);
-    let ends = 4 * (services.members - 1) * offers + 2 * services.ranks;
+    let ends = services.messages(services.ranks * receivers) + 2 * services.ranks;
     let load = Load {
         port: real(crossing) * link,
         local: real(ppn * (all - 1) - crossing) * link,
@@ -191,41 +128,6 @@ pub(super) fn allgather(config: &Config, table: &CostTable) -> Offloaded {
         chain: 4.0 * work.end + message_ns(config) + work.block + read_ns(config) + link,
     };
     whole(config, table, load, &[bytes, config.buffer_bytes()])
-}
-
-/// Windows of an allreduce at the busiest SP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Windows {
-    count: u64,
-    /// Bytes of each, and of a segment.
-    bytes: u64,
-    segment: u64,
-    owners: u64,
-    /// Windows of which the SP owns a segment.
-    owned: u64,
-}
-
-impl Windows {
-    fn new(bytes: u64, members: u64) -> Self {
-        let count = bytes.div_ceil(figures::WINDOW_MAX).max(1);
-        let window = bytes.div_ceil(count);
-        let owners = (window / figures::SEGMENT_MIN).clamp(1, members);
-        Self {
-            count,
-            bytes: window,
-            segment: window.div_ceil(owners),
-            owners,
-            owned: (count * owners).div_ceil(members),
-        }
-    }
-
-    /// Messages that the SP sends and receives: an offer and its answer for each owner, and the same for the results.
-    fn ends(&self, members: u64) -> u64 {
-        let (others, owners) = (members - 1, self.owners);
-        let as_owner = self.owned * (others + owners - 1);
-        let others_own = (self.count - self.owned) * owners;
-        4 * (as_owner + others_own)
-    }
 }
 
 /// An allreduce: SPs reduce the windows of their ranks, then each owner its segment of all, and all read the results.
@@ -249,7 +151,7 @@ pub(super) fn allreduce(config: &Config, table: &CostTable) -> Offloaded {
     let local = sps
         * (real(count * (own + ranks - 1)) * link(window)
             + (1.0 - away) * real(count) * link(window));
-    let core = real(windows.ends(members) + 2 * ranks) * work.end
+    let core = real(windows.messages + 2 * ranks) * work.end
         + real(blocks) * work.block
         + reduce_ns(config, reduced) * factor;
     // One window alone: its share of all, and the ways of its three steps.
@@ -301,21 +203,6 @@ mod tests {
     const READ: f64 = 350.0 + 1200.0;
 
     #[test]
-    fn a_call_has_lanes_on_many_nodes_only() {
-        let of = |nodes, ppn, sps, parts| {
-            let services = Services::new(&machine(nodes, ppn, sps, 1), parts);
-            let lanes = (services.of_node, services.lanes);
-            (services.members, services.ranks, lanes)
-        };
-        assert_eq!(of(2, 32, 4, 9), (8, 8, (4, 1)));
-        assert_eq!(of(8, 32, 4, 9), (32, 8, (4, 1)));
-        assert_eq!(of(9, 32, 4, 9), (9, 32, (4, 4)));
-        assert_eq!(of(128, 32, 4, 0), (128, 32, (1, 1)));
-        // Few ranks use few SPs.
-        assert_eq!(of(128, 8, 4, 9), (128, 8, (1, 1)));
-    }
-
-    #[test]
     fn a_broadcast_between_two_nodes_is_one_read() {
         let config = machine(2, 1, 1, 4096);
         let link = config.on_the_wire_ns(4096);
@@ -325,13 +212,8 @@ mod tests {
         near(broadcast(&config, &free()).ns, expected);
     }
 
-    /// Depth, and the messages of the root's SP: an offer and an answer for each SP below, as `bench scale` counts them.
     #[test]
-    fn a_broadcast_has_as_many_levels_as_its_tree() {
-        for (members, levels) in [(1, 0), (2, 1), (8, 3), (32, 5), (128, 7), (512, 9)] {
-            assert_eq!(tree(members), (levels, levels));
-        }
-        assert_eq!(tree(5), (3, 3));
+    fn a_broadcast_takes_as_long_as_its_levels() {
         let ns = |nodes| broadcast(&machine(nodes, 1, 1, 64 << 20), &free()).ns;
         let ratio = ns(128) / ns(2);
         assert!((6.9..7.1).contains(&ratio), "{ratio}");
@@ -344,7 +226,7 @@ mod tests {
         let link = config.on_the_wire_ns(4096);
         let windows = Windows::new(4096, 2);
         assert_eq!((windows.count, windows.owners, windows.owned), (1, 1, 1));
-        assert_eq!(windows.ends(2), 4);
+        assert_eq!(windows.messages, 4);
         // Half of its own two blocks and of the result come from the other node; it reduces one block.
         let port = 0.5 * (2.0 * link + link);
         let local = 0.5 * link;
@@ -354,22 +236,6 @@ mod tests {
             allreduce(&config, &free()).ns,
             CALL + port + local + core + steps,
         );
-    }
-
-    /// Messages that the busiest SP sends and receives: `bench scale` counts 4, 28, 124, 508 and 2,044 of 8 bytes, and of 1 MiB
-    /// 2,032 and 3,064 on 128 and 512 nodes. Where all own a segment of all windows it counts a quarter fewer.
-    #[test]
-    fn messages_of_an_allreduce_are_those_of_the_service() {
-        let ends = |bytes, members| Windows::new(bytes, members).ends(members);
-        for (members, counted) in [(2, 4), (8, 28), (32, 124), (128, 508), (512, 2044)] {
-            assert_eq!(ends(8, members), counted);
-        }
-        for (members, counted) in [(128, 2032), (512, 3064)] {
-            assert_eq!(ends(1 << 20, members), counted);
-        }
-        for (members, counted) in [(2, 24), (8, 168), (32, 744)] {
-            assert_eq!(ends(1 << 20, members) * 3, counted * 4);
-        }
     }
 
     #[test]

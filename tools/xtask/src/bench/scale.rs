@@ -3,7 +3,7 @@
 
 use super::pool::instructions;
 use super::{finish, service};
-use crate::{process, workspace};
+use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use bench_report::{columns, files, table};
 use serde_json::{Value, json};
@@ -184,7 +184,7 @@ fn several(only: Option<u32>) -> Result<Vec<Value>> {
         .filter(|(ranks, _)| only.is_none_or(|only| only == *ranks));
     for (ranks, nodes) in jobs {
         for collective in COLLECTIVES.into_iter().filter(|of| *of != LONG) {
-            let mut command = measured();
+            let mut command = service::measured();
             let job = [ranks, nodes].map(ToString::to_string);
             command.arg("several").args(job).arg(collective);
             let text = process::stdout(command.arg(SERVICES.to_string()), LIMIT)?;
@@ -237,7 +237,7 @@ fn trees(only: Option<u32>) -> Result<Vec<Value>> {
 }
 
 fn tree(ranks: u32, nodes: u32, collective: &str, limits: [u32; 2]) -> Result<Value> {
-    let mut command = measured();
+    let mut command = service::measured();
     let job = [ranks, nodes].map(|number| number.to_string());
     command.arg("tree").args(job).arg(collective);
     let limits = limits.map(|number| number.to_string());
@@ -276,7 +276,7 @@ fn per_block(ranks: u32, nodes: u32, collective: &str, blocks: f64) -> Result<f6
 
 /// Milliseconds until all ranks of one node are connected. The nodes of a cluster connect at the same time.
 fn connect_ms(ranks: u32, nodes: u32) -> Result<f64> {
-    let mut command = measured();
+    let mut command = service::measured();
     let job = [ranks, nodes].map(|number| number.to_string());
     command.arg("connect-one").args(job);
     let text = process::stdout(&mut command, LIMIT)?;
@@ -287,17 +287,10 @@ fn connect_ms(ranks: u32, nodes: u32) -> Result<f64> {
 
 /// The exponent of the ranks with which each number of a collective grows, by least squares of logarithms.
 fn growth(rows: &[Value]) -> Vec<Value> {
-    const NUMBERS: [&str; 5] = [
-        "bytes_per_rank",
-        "messages_per_sp",
-        "instructions_per_block",
-        "memory_per_rank",
-        "memory_per_sp",
-    ];
     let mut fits = Vec::new();
     for collective in COLLECTIVES {
         let mut fit = json!({ "collective": collective });
-        for name in NUMBERS {
+        for name in columns::OF_SCALE {
             let points = rows.iter().filter_map(|row| {
                 let (ranks, nodes) = (row["ranks"].as_f64()?, row["nodes"].as_f64()?);
                 let is_large = ranks >= f64::from(GROWTH_FROM);
@@ -333,16 +326,12 @@ fn slope(points: &[(f64, f64)]) -> Option<f64> {
 }
 
 fn program(ranks: u32, nodes: u32, collective: &str, rounds: u32) -> Command {
-    let mut command = measured();
+    let mut command = service::measured();
     command
         .arg("scale")
         .args([ranks, nodes].map(|number| number.to_string()));
     command.arg(collective).arg(rounds.to_string());
     command
-}
-
-fn measured() -> Command {
-    Command::new(workspace::target_dir().join("release/examples/service_cost"))
 }
 
 #[cfg(test)]

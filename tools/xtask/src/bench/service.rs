@@ -1,9 +1,10 @@
 //! `cargo xtask bench service`: measures the cost of the service processes' own code per block without UCX, and with
-//! UCX on the emulated device, and writes `target/bench/service.json`.
+//! UCX on the emulated device, and the rates of its reductions, and writes `target/bench/service.json`.
 //!
 //! Without UCX, instructions are the difference of two runs under valgrind, which excludes the start-up. They include the stand-in's
 //! own queues. Times are the median of several runs without valgrind. [`ucx`] has the rows with UCX.
 
+mod reduction;
 mod ucx;
 
 use super::finish;
@@ -34,7 +35,8 @@ const COMMITTED: &str = "docs/results/service.json";
 const HELP: &str = "\
 Usage: cargo xtask bench service [-- OPTIONS]
 
-  --transport ucx|stand-in   measure only these rows
+  --transport ucx|stand-in|none
+                             measure only these rows, and without ucx also the reductions
   --rows RxS,...             measure only the rows of R ranks in all and S service processes per node, such as 16x1,64x4
   --count blocks|steps       with UCX, count whole blocks of instructions (default), or single instructions, which takes some
                              ten times as long; each store to a BlueFlame register then traps, so UCX's own count is higher
@@ -62,7 +64,9 @@ impl Options {
             }
             let value = words.next().unwrap_or_default();
             match (word, value) {
-                ("--transport", "ucx" | "stand-in") => options.transport = Some(value.to_owned()),
+                ("--transport", "ucx" | "stand-in" | "none") => {
+                    options.transport = Some(value.to_owned())
+                }
                 ("--count", "blocks") => options.method = ucx::Method::Blocks,
                 ("--count", "steps") => options.method = ucx::Method::Steps,
                 ("--rows", list) => {
@@ -137,11 +141,28 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     if !of_ucx.is_empty() {
         rows.extend(ucx::rows(&of_ucx, options.method)?);
     }
-    let rows = with_former(rows, || former(file))?;
+    let (reduction, copy) = if options.transport.as_deref() == Some("ucx") {
+        let former = former(file)?;
+        (
+            former["reduction"].clone(),
+            former["copy_gb_per_s"].as_f64(),
+        )
+    } else {
+        build()?;
+        let (rows, copy) = reduction::measure(instructions::can_count()?)?;
+        (rows, Some(copy))
+    };
+    let rows = with_former(rows, || rows_of(former(file)?))?;
     // A report of an earlier run must not count for a run that fails.
     files::prepare(file)?;
     let cost = doc_numbers::service::cost(&rows)?;
-    let report = json!({ "schema": 2, "rows": rows, "cost": cost });
+    let report = json!({
+        "schema": 2,
+        "rows": rows,
+        "cost": cost,
+        "reduction": reduction,
+        "copy_gb_per_s": copy,
+    });
     finish(file, &report, columns::SERVICE)
 }
 
@@ -172,12 +193,15 @@ fn with_former(
     Ok(rows)
 }
 
-/// The rows of the last run, or else the committed ones.
-fn former(file: &Path) -> Result<Vec<Value>> {
+/// The report of the last run, or else the committed one.
+fn former(file: &Path) -> Result<Value> {
     let committed = workspace::root().join(COMMITTED);
     let text = fs::read_to_string(file).or_else(|_| fs::read_to_string(&committed));
     let text = text.with_context(|| format!("no {} and no {COMMITTED}", file.display()))?;
-    let mut report: Value = serde_json::from_str(&text).context("the report of a former run")?;
+    serde_json::from_str(&text).context("the report of a former run")
+}
+
+fn rows_of(mut report: Value) -> Result<Vec<Value>> {
     let rows = report["rows"]
         .as_array_mut()
         .context("a report without rows")?;
@@ -331,7 +355,8 @@ fn program(ranks: u32, services: u32, rounds: u32) -> Command {
     command
 }
 
-fn measured() -> Command {
+/// The measured program.
+pub(super) fn measured() -> Command {
     Command::new(workspace::target_dir().join("release/examples/service_cost"))
 }
 
