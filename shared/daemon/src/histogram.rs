@@ -27,7 +27,12 @@ impl Default for Histogram {
 impl Histogram {
     /// Adds one duration.
     pub fn record(&mut self, duration: Duration) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.record_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds one duration of this number of microseconds.
+    #[inline]
+    pub fn record_us(&mut self, us: u64) {
         // The first bucket whose limit of 2^bucket us is not below the duration.
         let bucket = us
             .saturating_sub(1)

@@ -59,6 +59,8 @@ type Outcome = std::result::Result<(), Box<UcpError>>;
 /// Gets that have ended: their tags and outcomes, see [`Gets::take_all`].
 pub struct Taken<'a> {
     list: Vec<End>,
+    /// Number of gets that were returned. Their objects stay in the list, because moving each costs more than its end.
+    at: usize,
     gets: &'a mut Gets,
 }
 
@@ -153,12 +155,18 @@ impl Gets {
         if self.room - self.count < most {
             self.grow(into.ucp(), most);
         }
-        let (before, mut flight_tag) = (self.count, tag);
-        for (from, remote_address) in from.take(most) {
-            let answer = from.get(remote_address, address, length, &self.param)?;
+        // The loop has few variables: the processor has few registers.
+        let (mut under_way, mut flight_tag) = (0, tag);
+        let end = tag + most as u64;
+        for (from, remote_address) in from {
+            if flight_tag == end {
+                break;
+            }
+            let answer = from.get(remote_address, address, length, &self.param);
+            let answer = answer.inspect_err(|_| self.count += under_way)?;
             address = address.wrapping_add(stride);
             if ucs_ptr_is_ptr(answer) {
-                self.count += 1;
+                under_way += 1;
                 let flight = Flight {
                     tag: flight_tag,
                     _into: into.clone(),
@@ -169,13 +177,14 @@ impl Gets {
                 // in the worker's progress alone, so not before this is there.
                 unsafe { answer.cast::<Flight>().write(flight) };
             } else {
-                check_complete(from, answer)?;
+                check_complete(from, answer).inspect_err(|_| self.count += under_way)?;
             }
             flight_tag += 1;
         }
-        let all = u32::try_from(flight_tag - tag).expect("no more than their places");
-        let under_way = u32::try_from(self.count - before).expect("no more than all");
-        Ok((all, all - under_way))
+        self.count += under_way;
+        let number = |number: u64| u32::try_from(number).expect("no more than their places");
+        let all = number(flight_tag - tag);
+        Ok((all, all - number(under_way as u64)))
     }
 
     /// Makes room for the ends of further gets.
@@ -198,7 +207,11 @@ impl Gets {
         // SAFETY: as in grow(); the reference to the list ends here.
         let list = unsafe { std::mem::take(&mut *self.ends.as_ref().list.get()) };
         self.count -= list.len();
-        Taken { list, gets: self }
+        Taken {
+            list,
+            at: 0,
+            gets: self,
+        }
     }
 
     /// Takes a get that has ended: its tag, and its error if it has failed. The order is not that of the ends.
@@ -226,8 +239,9 @@ impl Iterator for Taken<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        let End { flight, status } = self.list.pop()?;
-        Some((flight.tag, flight.outcome(status)))
+        let End { flight, status } = self.list.get(self.at)?;
+        self.at += 1;
+        Some((flight.tag, flight.outcome(*status)))
     }
 }
 
@@ -258,7 +272,7 @@ impl fmt::Debug for Gets {
 impl fmt::Debug for Taken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Taken")
-            .field("len", &self.list.len())
+            .field("len", &(self.list.len() - self.at))
             .finish_non_exhaustive()
     }
 }

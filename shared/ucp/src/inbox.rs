@@ -69,6 +69,7 @@ pub enum Header {
 }
 
 impl From<&[u8]> for Header {
+    #[inline]
     fn from(bytes: &[u8]) -> Self {
         match bytes.try_into() {
             Ok(sender) => Self::Sender(sender),
@@ -95,12 +96,14 @@ pub(super) type Account = Rc<Cell<usize>>;
 #[derive(Debug)]
 pub(super) struct Waiting {
     limits: InboxLimits,
+    /// Waiting bytes within which no limit of bytes is exceeded.
+    quiet: usize,
     /// Each message with the account of its sender.
     queue: VecDeque<(Account, Message)>,
     /// Waiting bytes of all senders.
     bytes: usize,
-    /// Accounts of senders with messages, and of expected senders.
-    senders: Map<Sender, Account>,
+    /// Accounts of senders with messages, and of expected senders. A number is hashed faster than an array.
+    senders: Map<u128, Account>,
     /// Empty buffers for the data of later messages.
     spares: Vec<Vec<u8>>,
     /// Only expected senders may send.
@@ -159,8 +162,10 @@ impl Default for InboxLimits {
 
 impl Waiting {
     pub(super) fn new(limits: InboxLimits) -> Self {
+        let least = limits.bytes_per_sender.min(limits.bytes_per_worker);
         Self {
             limits,
+            quiet: least.min(FREE),
             queue: VecDeque::new(),
             bytes: 0,
             senders: Map::default(),
@@ -174,7 +179,7 @@ impl Waiting {
     /// From now on, only senders that were passed to this function may send.
     pub(super) fn expect(&mut self, sender: Sender) {
         self.closed = true;
-        self.senders.entry(sender).or_default();
+        self.senders.entry(u128::from_le_bytes(sender)).or_default();
     }
 
     /// Whether there is no message, and none was refused.
@@ -195,14 +200,31 @@ impl Waiting {
     }
 
     /// Reserves space for a message. `None` if the message must be dropped.
+    #[inline]
     pub(super) fn reserve(&mut self, header: &[u8], data: usize) -> Option<Account> {
         let sender = sender_of(header);
+        let bytes = header.len().saturating_add(data);
+        let all = self.bytes.saturating_add(bytes);
+        // Those of its sender are among them.
+        if all <= self.quiet
+            && self.queue.len() < MESSAGES_MAX
+            && let Some(account) = self.senders.get(&sender)
+        {
+            self.bytes = all;
+            account.set(account.get() + bytes);
+            return Some(Rc::clone(account));
+        }
+        self.reserve_much(sender, bytes)
+    }
+
+    /// As [`Waiting::reserve`], for any message.
+    #[inline(never)]
+    fn reserve_much(&mut self, sender: u128, bytes: usize) -> Option<Account> {
         let known = self.senders.get(&sender);
         if self.closed && known.is_none() {
             self.strangers += 1;
             return None;
         }
-        let bytes = header.len().saturating_add(data);
         let before = known.map_or(0, |used| used.get());
         let of_sender = before.saturating_add(bytes);
         let max = self.limits.bytes_per_sender;
@@ -245,6 +267,7 @@ impl Waiting {
     }
 
     /// Keeps the buffer of a message that has been handled.
+    #[inline]
     pub(super) fn reuse(&mut self, mut data: Vec<u8>) {
         if self.spares.len() < SPARES_MAX && (1..=SPARE_BYTES).contains(&data.capacity()) {
             data.clear();
@@ -253,6 +276,7 @@ impl Waiting {
     }
 
     /// Adds a message for which there is space.
+    #[inline]
     pub(super) fn push(&mut self, account: Account, message: Message) {
         self.queue.push_back((account, message));
     }
@@ -263,6 +287,7 @@ impl Waiting {
     }
 
     /// Takes the oldest message that `wanted` accepts.
+    #[inline]
     pub(super) fn take(&mut self, wanted: impl Fn(&Message) -> bool) -> Result<Option<Message>> {
         if let Some((what, count, max)) = self.over {
             return Err(UcpError::InboxFull { what, count, max });
@@ -282,9 +307,10 @@ impl Waiting {
         };
         let bytes = message.header.len() + message.data.len();
         let after = self.bytes - bytes;
-        let free = counted(self.bytes) - counted(after);
-        if free > 0 {
-            self.limits.budget.give(free);
+        if self.bytes > FREE {
+            self.limits
+                .budget
+                .give(counted(self.bytes) - counted(after));
         }
         self.bytes = after;
         let used = account.get().saturating_sub(bytes);
@@ -307,11 +333,15 @@ fn counted(bytes: usize) -> usize {
     bytes.saturating_sub(FREE)
 }
 
-fn sender_of(header: &[u8]) -> Sender {
+/// The sender's name, as a number.
+#[inline]
+fn sender_of(header: &[u8]) -> u128 {
     let mut sender = Sender::default();
-    let length = header.len().min(sender.len());
-    sender[..length].copy_from_slice(&header[..length]);
-    sender
+    match header.first_chunk() {
+        Some(all) => sender = *all,
+        None => sender[..header.len()].copy_from_slice(header),
+    }
+    u128::from_le_bytes(sender)
 }
 
 #[cfg(test)]
@@ -377,6 +407,31 @@ mod tests {
         // The bytes of a worker that ends are free.
         drop((first, second, third));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn limits_below_the_free_bytes_hold() {
+        let limits = |bytes_per_sender, bytes_per_worker| InboxLimits {
+            bytes_per_sender,
+            bytes_per_worker,
+            budget: InboxBudget::new(0),
+        };
+        let mut of_sender = Waiting::new(limits(100, 1000));
+        for sender in 1..=9 {
+            assert!(send(&mut of_sender, sender, 84), "{sender}");
+        }
+        assert!(!send(&mut of_sender, 9, 0));
+        assert_eq!(
+            error(&mut of_sender),
+            "116 bytes of one sender wait in the inbox; the most is 100"
+        );
+        let mut of_worker = Waiting::new(limits(1000, 100));
+        assert!(send(&mut of_worker, 1, 34) && send(&mut of_worker, 2, 34));
+        assert!(!send(&mut of_worker, 1, 0));
+        assert_eq!(
+            error(&mut of_worker),
+            "116 bytes of one worker wait in the inbox; the most is 100"
+        );
     }
 
     #[test]

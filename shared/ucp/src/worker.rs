@@ -180,6 +180,7 @@ impl Worker {
     }
 
     /// Keeps the buffer of a message that has been handled, for a later message.
+    #[inline]
     pub fn reuse(&self, message: Message) {
         self.inner.waiting.borrow_mut().reuse(message.data);
     }

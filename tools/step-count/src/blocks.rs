@@ -178,6 +178,11 @@ impl Counter<'_> {
             counts.instructions += addresses.len() as u64;
             counts.allocations += allocations;
         }
+        if self.rules.wants_addresses(self.owner) {
+            for at in addresses {
+                *self.addresses.entry(*at).or_default() += 1;
+            }
+        }
     }
 }
 

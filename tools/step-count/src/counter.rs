@@ -86,7 +86,7 @@ pub(crate) fn attach(pid: pid_t, rules: &Rules, by: By) -> Result<Report> {
 
 /// Counts the steps of one program.
 pub(crate) struct Counter<'a> {
-    rules: &'a Rules,
+    pub(crate) rules: &'a Rules,
     by: By,
     cpus: Cpus,
     pub(crate) map: Map,
@@ -102,7 +102,7 @@ pub(crate) struct Counter<'a> {
     /// Address of the previous instruction.
     last: u64,
     /// Execution count of each instruction of the owner given by `--addresses`.
-    addresses: HashMap<u64, u64>,
+    pub(crate) addresses: HashMap<u64, u64>,
     /// Each cache line of that owner.
     lines: HashMap<u64, Line>,
 }

@@ -2,7 +2,7 @@
 //! and faults, by the loaded object that is responsible for them.
 //!
 //! ```text
-//! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME | --blocks]
+//! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME] [--blocks]
 //!     -- PROGRAM ARGUMENTS...
 //! step-count --output FILE [...] --attach PID
 //! ```
@@ -27,8 +27,8 @@
 //! instructions, allocations and system calls, and neither locked instructions nor cache lines. The program may not start a process while it is counted,
 //! nor may the counted thread start a thread between marks.
 //!
-//! `--addresses NAME` adds the execution count of each instruction of one owner, and of each of its cache lines the access
-//! count and whether it is written, to find hot spots and lines that threads share.
+//! `--addresses NAME` adds the execution count of each instruction of one owner, and, in single steps, of each of its cache lines
+//! the access count and whether it is written, to find hot spots and lines that threads share.
 //!
 //! The result is JSON: `{"rounds":[{"sections":[{"label","owners":{NAME:{...}}}],"lines":{NAME:{"all","own"}}}]}`, see
 //! [`report`]. The tool supports only x86_64, because it decodes instructions to find the cache lines that they access.
@@ -61,7 +61,7 @@ use std::process::ExitCode;
 pub const MARK: u64 = 0x5847_564d;
 
 const USAGE: &str = "usage: step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... \
-    [--addresses NAME | --blocks] (-- PROGRAM ARGUMENTS... | --attach PID)";
+    [--addresses NAME] [--blocks] (-- PROGRAM ARGUMENTS... | --attach PID)";
 
 /// The command line.
 #[derive(Debug, Default)]
@@ -140,9 +140,6 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments> {
     if !is_one || arguments.output.as_os_str().is_empty() {
         bail!(USAGE);
     }
-    if arguments.blocks && arguments.rules.has_addresses() {
-        bail!("--addresses needs single steps, not --blocks");
-    }
     Ok(arguments)
 }
 
@@ -165,7 +162,6 @@ mod tests {
         check_refused("--output", "needs a value");
         check_refused("--owner a", "not NAME=PATTERN");
         check_refused("--what f -- true", "unknown option --what");
-        check_refused("--output f --blocks --addresses a -- true", "single steps");
         check_refused("--output f --attach 0", "no PID");
         check_refused("--output f --attach 1 -- true", "usage");
     }

@@ -67,11 +67,6 @@ impl Rules {
         self.names[owner.0] == self.addresses
     }
 
-    /// Whether the instructions of an owner are counted per address.
-    pub(crate) fn has_addresses(&self) -> bool {
-        !self.addresses.is_empty()
-    }
-
     /// Names of the owners by their numbers.
     pub(crate) fn names(&self) -> &[String] {
         &self.names

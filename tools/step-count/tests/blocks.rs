@@ -108,6 +108,20 @@ fn blocks_and_steps_count_the_known_instructions() {
 }
 
 #[test]
+fn blocks_and_steps_count_each_instruction_alike() {
+    let addresses = |by: &[&str]| {
+        let report = marked(&[by, &["--addresses", "known"]].concat(), 300);
+        report["addresses"].clone()
+    };
+    let steps = addresses(&[]);
+    assert!(
+        steps.as_object().is_some_and(|counts| counts.len() > 20),
+        "{steps}"
+    );
+    assert_eq!(steps, addresses(&["--blocks"]));
+}
+
+#[test]
 fn a_running_process_is_counted_by_blocks() {
     const ROUNDS: u64 = 5000;
     let of_round = |by: &[&str]| {

@@ -1,7 +1,7 @@
 //! Counters of an SP since its start, and lengths of its queues.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use xgvmi_daemon::Histogram;
 
 /// Counters since the start.
@@ -33,7 +33,24 @@ xgvmi_daemon::status! {
     }
 }
 
+/// A time, in microseconds since the start of the data path. The difference of two takes one instruction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment(u64);
+
+impl Moment {
+    /// Now.
+    pub(super) fn now(start: Instant) -> Self {
+        Self(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
 impl Moved {
+    /// A rank's call is complete.
+    #[inline]
+    pub(super) fn completed(&mut self, now: Moment, since: Moment) {
+        self.call_latency.record_us(now.0.saturating_sub(since.0));
+    }
+
     pub(super) fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.blocks += other.blocks;

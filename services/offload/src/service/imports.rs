@@ -67,13 +67,13 @@ impl<T: Transport> Imports<T> {
         &mut self,
         transport: &T,
         local: usize,
-        export: ExportRef<'_>,
+        export: &ExportRef<'_>,
     ) -> Result<Lent<T>> {
         let import = match export.name {
-            None => Rc::new(self.import(transport, export)?),
+            None => Rc::new(self.import(transport, *export)?),
             Some(name) => match self.known(local, name, export) {
                 Some(import) => import,
-                None => self.named(transport, local, name, export)?,
+                None => self.named(transport, local, name, *export)?,
             },
         };
         if !transport.holds(&import.memory, export.address, export.length) {
@@ -90,7 +90,7 @@ impl<T: Transport> Imports<T> {
 
     /// The import of a name that was announced in an earlier call.
     #[inline]
-    fn known(&self, local: usize, name: Name, export: ExportRef<'_>) -> Option<Rc<Import<T>>> {
+    fn known(&self, local: usize, name: Name, export: &ExportRef<'_>) -> Option<Rc<Import<T>>> {
         let slot = self.kept.get(local)?.get(name.slot as usize)?;
         let is_same = export.packed.is_empty() && slot.generation == name.generation;
         slot.import.as_ref().filter(|_| is_same).map(Rc::clone)
@@ -237,6 +237,7 @@ impl<T: Transport> Lent<T> {
     }
 
     /// Packs the key with which other SPs read the buffer, unless a call has done so.
+    #[inline]
     pub(super) fn pack(&self, transport: &T) -> Result<()> {
         if self.import.key.get().is_none() {
             let packed = transport.pack(&self.import.memory)?;

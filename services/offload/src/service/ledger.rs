@@ -292,7 +292,7 @@ impl Ledger {
     }
 
     /// The next action; `None` until another event arrives.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&mut self) -> Option<Action> {
         let action = self.actions.pop_front()?;
         self.handed_over(&action);
@@ -306,6 +306,7 @@ impl Ledger {
     }
 
     /// An action is the caller's now.
+    #[inline(always)]
     fn handed_over(&mut self, action: &Action) {
         match action {
             // Indices become free only now. The caller's tables by index therefore never hold two objects at once.
@@ -663,16 +664,20 @@ impl Ledger {
         self.again.clear();
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {
-        if let Seat::Present(participant) = &self.states[call].seats[local]
+        let state = &self.states[call];
+        // Only a step tells of blocks while the rank's own blocks are on offer.
+        if let Seat::Present(participant) = &state.seats[local]
             && participant.receives_left == 0
+            && (participant.offers_left == 0 || state.collective.step > 0)
         {
             self.received_all(call, local, rank);
         }
     }
 
     /// A rank has all its blocks.
+    #[inline(never)]
     fn received_all(&mut self, call: CallId, local: usize, rank: u32) {
         let state = &mut self.states[call];
         let seat = &mut state.seats[local];

@@ -8,7 +8,7 @@ mod relay;
 mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
-use super::counters::{Moved, Queues};
+use super::counters::{Moment, Moved, Queues};
 use super::familiar::Familiar;
 use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
@@ -97,8 +97,9 @@ pub(super) struct Mover<T: Transport> {
     fins: Vec<(u32, u64)>,
     answered: Vec<u64>,
     moved: Moved,
+    start: Instant,
     /// The time of this poll, and its count of alias lookups, if they were needed.
-    clock: Option<Instant>,
+    clock: Option<Moment>,
     aliases: Option<Option<(u64, u64)>>,
 }
 
@@ -129,7 +130,7 @@ struct Seats<T: Transport> {
 struct Entered<T: Transport> {
     send: Option<Lent<T>>,
     receive: Option<Receive<T>>,
-    since: Instant,
+    since: Moment,
 }
 
 /// What other SPs read from.
@@ -164,7 +165,7 @@ impl<T: Transport> Seats<T> {
 }
 
 impl<T: Transport> Entered<T> {
-    fn new(send: Option<Lent<T>>, receive: Option<Receive<T>>, since: Instant) -> Self {
+    fn new(send: Option<Lent<T>>, receive: Option<Receive<T>>, since: Moment) -> Self {
         Self {
             send,
             receive,
@@ -220,6 +221,7 @@ impl<T: Transport> Mover<T> {
             fins: Vec::new(),
             answered: Vec::new(),
             moved: Moved::default(),
+            start: Instant::now(),
             clock: None,
             aliases: None,
         }
@@ -463,6 +465,7 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Keeps a message until it has been sent.
+    #[inline]
     pub(super) fn keep(&mut self, message: Sent<T::Operation>) {
         match message {
             Sent::AtOnce(data) => self.ledger.reuse(data),
@@ -471,8 +474,10 @@ impl<T: Transport> Mover<T> {
     }
 
     /// The time of this poll. A poll takes far less time than a call, and reads the clock once for all ranks.
-    fn now(&mut self) -> Instant {
-        *self.clock.get_or_insert_with(Instant::now)
+    #[inline(always)]
+    fn now(&mut self) -> Moment {
+        let start = self.start;
+        *self.clock.get_or_insert_with(|| Moment::now(start))
     }
 
     /// Carries out all actions of the ledger and starts reads. Returns true when something happened.
@@ -573,8 +578,8 @@ impl<T: Transport> Mover<T> {
                     }
                 };
                 self.relays.leave(collective, rank);
-                let since = self.now().saturating_duration_since(entered.since);
-                self.moved.call_latency.record(since);
+                let now = self.now();
+                self.moved.completed(now, entered.since);
                 // The buffers without a name are released before the rank is notified.
                 if let Some(lent) = entered.send {
                     lent.release(transport)?;

@@ -77,7 +77,7 @@ impl Ready {
     }
 
     /// The oldest batch with blocks that were not started: its number, and these blocks.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&self) -> Option<(u32, Batch)> {
         let id = *self.order.front()?;
         let Open { batch, started, .. } = &self.open[id as usize];

@@ -72,7 +72,7 @@ impl Taken {
     }
 
     /// Takes the slots `first`, `first + apart`, and so on; all or none.
-    #[inline]
+    #[inline(always)]
     fn take_all(&mut self, first: u32, apart: u32, count: u32) -> bool {
         let low = first % 64;
         let beyond = u64::from(count.wrapping_sub(1)) * u64::from(apart) + u64::from(low);
@@ -92,6 +92,7 @@ impl Taken {
     }
 
     /// As [`Taken::take_all`], for slots in several words.
+    #[inline(never)]
     fn take_words(&mut self, first: u32, apart: u32, count: u32) -> bool {
         // Words, and their bits: neighbours share a word.
         let words = || {
@@ -235,12 +236,19 @@ impl Slots {
     /// Takes the slots of equally spaced sources, if they are equally spaced as well and free. Each block has `length` bytes.
     /// Returns the first block's offset in the receive buffer, and the distance to the next one.
     pub(super) fn take_all(&mut self, sources: Sources, length: u64) -> Option<(u64, u64)> {
+        match &mut self.places {
+            Places::Runs(slots) if slots.several.is_empty() => {
+                take_of_run(&slots.first, 0, &mut slots.taken, sources, length)
+            }
+            _ => self.take_all_of_many(sources, length),
+        }
+    }
+
+    #[inline(never)]
+    fn take_all_of_many(&mut self, sources: Sources, length: u64) -> Option<(u64, u64)> {
         let Places::Runs(slots) = &mut self.places else {
             return None;
         };
-        if slots.several.is_empty() {
-            return take_of_run(&slots.first, 0, &mut slots.taken, sources, length);
-        }
         let (run, before) = slots.run_of(sources.first)?;
         take_of_run(&run, before, &mut slots.taken, sources, length)
     }
@@ -347,7 +355,7 @@ impl RunSlots {
 }
 
 /// Takes the slots of equally spaced sources in a run with this number of slots before it, see [`Slots::take_all`].
-#[inline]
+#[inline(always)]
 fn take_of_run(
     run: &Run,
     before: u32,

@@ -467,10 +467,12 @@ impl Worker for UcxWorker {
         self.worker.settle(limit);
     }
 
+    #[inline(always)]
     fn take(&self) -> Result<Option<Message>> {
         Ok(self.worker.take(|_| true)?)
     }
 
+    #[inline(always)]
     fn reuse(&self, message: Message) {
         self.worker.reuse(message);
     }

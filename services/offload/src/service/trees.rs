@@ -1,11 +1,11 @@
 //! The broadcasts and barriers of this SP's ranks, and the tree of the SPs.
 
+use super::counters::Moment;
 use super::imports::Lent;
 use super::spacing::Member;
 use super::transport::Transport;
 use crate::wire::{Collective, ROUNDS_MAX};
 use std::collections::HashMap;
-use std::time::Instant;
 
 /// Bytes that a rank in a broadcast or barrier takes, about, and those of a barrier at an SP.
 pub(in crate::service) const RANK_HELD: usize = 512;
@@ -35,7 +35,7 @@ pub(in crate::service) struct Branch<T: Transport> {
     /// The ranks to which it passes the data on.
     pub(in crate::service) below: Vec<u32>,
     pub(in crate::service) is_root: bool,
-    pub(in crate::service) since: Instant,
+    pub(in crate::service) since: Moment,
     /// Bytes that count for it.
     pub(in crate::service) held: usize,
 }
@@ -46,7 +46,7 @@ pub(in crate::service) struct Barrier {
     /// Senders of the notes that have come, by round.
     pub(in crate::service) notes: [Option<u32>; ROUNDS_MAX as usize],
     /// The members that have entered.
-    pub(in crate::service) entered: Vec<(usize, Instant)>,
+    pub(in crate::service) entered: Vec<(usize, Moment)>,
     /// Known with the first member that enters.
     pub(in crate::service) round: Option<Round>,
     /// Bytes that count for it.

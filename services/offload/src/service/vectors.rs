@@ -1,6 +1,7 @@
 //! The allreduces of this SP's ranks.
 
 use super::actions::Short;
+use super::counters::Moment;
 use super::imports::Lent;
 use super::ledger::Ledger;
 use super::segments::{Segments, Staged};
@@ -15,7 +16,6 @@ use crate::wire::{
     Block, Blocks, Collective, Contribution, Delivered, REDUCE_STEPS, Record, TargetRef, blocks_of,
 };
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
 
 /// The allreduces of this SP's ranks.
 #[derive(Debug)]
@@ -208,7 +208,7 @@ pub(super) struct Vector<T: Transport> {
     pub(super) results: Vec<(u32, Staged<T>)>,
     /// The short parts of the result.
     pub(super) pieces: Short,
-    pub(super) since: Instant,
+    pub(super) since: Moment,
     /// Bytes that its message has made this SP keep, about.
     pub(super) bytes: usize,
 }

@@ -27,21 +27,21 @@ fn refused(found: Result<Lent<Device>>, expect: &str) {
 fn a_named_import_is_made_once_and_a_nameless_one_for_its_call() {
     let device = Device::with_room(9);
     let mut imports = Imports::<Device>::new(2);
-    let first = imports.get(&device, 1, export(&of(50, 1), 60, Some((0, 1))));
+    let first = imports.get(&device, 1, &export(&of(50, 1), 60, Some((0, 1))));
     let first = first.expect("an import");
     assert_eq!(first.shift(), 10);
     first.pack(&device).expect("a key");
     // Another part of it, without the handle; the key is there.
-    let second = imports.get(&device, 1, export(&[], 90, Some((0, 1))));
+    let second = imports.get(&device, 1, &export(&[], 90, Some((0, 1))));
     let second = second.expect("the same import");
     assert_eq!((second.shift(), second.key()), (40, &of(50, 1)[..]));
     // The handle comes twice if two calls start before one is complete.
-    let again = imports.get(&device, 1, export(&of(50, 1), 60, Some((0, 1))));
+    let again = imports.get(&device, 1, &export(&of(50, 1), 60, Some((0, 1))));
     for lent in [first, second, again.expect("the same import")] {
         lent.release(&device).expect("released");
     }
     assert_eq!((device.made(), device.live().len()), (1, 1));
-    let once = imports.get(&device, 1, export(&of(7, 1), 7, None));
+    let once = imports.get(&device, 1, &export(&of(7, 1), 7, None));
     once.expect("an import").release(&device).expect("released");
     assert_eq!((device.made(), device.live().len()), (2, 1));
     imports.forget(&device, 1).expect("released");
@@ -52,10 +52,10 @@ fn a_named_import_is_made_once_and_a_nameless_one_for_its_call() {
 fn a_stale_import_is_never_used() {
     let device = Device::with_room(9);
     let mut imports = Imports::<Device>::new(2);
-    let old = imports.get(&device, 0, export(&of(50, 1), 50, Some((0, 1))));
+    let old = imports.get(&device, 0, &export(&of(50, 1), 50, Some((0, 1))));
     let old = old.expect("an import");
     // The memory was unmapped, and mapped again at the same address: UCX has another handle.
-    let new = imports.get(&device, 0, export(&of(50, 2), 50, Some((0, 2))));
+    let new = imports.get(&device, 0, &export(&of(50, 2), 50, Some((0, 2))));
     let new = new.expect("an import");
     assert_eq!((old.memory(), new.memory()), (&of(50, 1), &of(50, 2)));
     // A call that has the old one keeps it until its end.
@@ -65,23 +65,23 @@ fn a_stale_import_is_never_used() {
     assert_eq!(device.live(), [of(50, 2)]);
     // The old name, with its handle and without, and other names that were not announced.
     for packed in [&[][..], &of(50, 1), &of(50, 2)] {
-        let found = imports.get(&device, 0, export(packed, 50, Some((0, 1))));
+        let found = imports.get(&device, 0, &export(packed, 50, Some((0, 1))));
         refused(found, "was not announced");
     }
     for (slot, generation) in [(0, 3), (1, 1)] {
-        let found = imports.get(&device, 0, export(&[], 50, Some((slot, generation))));
+        let found = imports.get(&device, 0, &export(&[], 50, Some((slot, generation))));
         refused(found, "was not announced");
     }
     // The name with another handle, another rank's name, a place outside, and a name beyond the limit.
-    let found = imports.get(&device, 0, export(&of(50, 3), 50, Some((0, 2))));
+    let found = imports.get(&device, 0, &export(&of(50, 3), 50, Some((0, 2))));
     refused(found, "another handle");
-    let found = imports.get(&device, 1, export(&[], 50, Some((0, 2))));
+    let found = imports.get(&device, 1, &export(&[], 50, Some((0, 2))));
     refused(found, "was not announced");
     for address in [49, 141] {
-        let found = imports.get(&device, 0, export(&[], address, Some((0, 2))));
+        let found = imports.get(&device, 0, &export(&[], address, Some((0, 2))));
         refused(found, "exported elsewhere");
     }
-    let found = imports.get(&device, 0, export(&of(50, 2), 50, Some((2, 1))));
+    let found = imports.get(&device, 0, &export(&of(50, 2), 50, Some((2, 1))));
     refused(found, "beyond");
 }
 
@@ -89,7 +89,7 @@ fn a_stale_import_is_never_used() {
 fn idle_imports_leave_a_full_device_and_come_back() {
     let device = Device::with_room(3);
     let mut imports = Imports::<Device>::new(4);
-    let mut get = |packed: &[u8], name| imports.get(&device, 0, export(packed, 50, name));
+    let mut get = |packed: &[u8], name| imports.get(&device, 0, &export(packed, 50, name));
     let idle = get(&of(50, 1), Some((0, 1))).expect("an import");
     idle.release(&device).expect("released");
     let used = get(&of(50, 2), Some((1, 1))).expect("an import");

@@ -19,7 +19,7 @@ pub(in crate::service) struct Unread<'a> {
 impl Ledger {
     /// The next blocks that the device may read. Report the start of the first ones with [`Ledger::started`], and the
     /// completion of each with [`Ledger::transferred`].
-    #[inline]
+    #[inline(always)]
     pub(in crate::service) fn unread(&self) -> Option<Unread<'_>> {
         let (id, batch) = self.ready.next()?;
         let sources = &self.offers[batch.offer as usize].sources;

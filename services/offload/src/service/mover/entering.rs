@@ -43,7 +43,7 @@ impl<T: Transport> Mover<T> {
         let expect = self.from_ranks.get(local).copied();
         check_token(header, expect, "rank", arrive.rank)?;
         check_step(arrive.collective)?;
-        let (Some(send), Some(receive)) = (arrive.send_memory, arrive.receive_memory) else {
+        let (Some(send), Some(receive)) = (&arrive.send_memory, &arrive.receive_memory) else {
             return self.arrive(transport, arrive);
         };
         let (Blocks::Runs(sends), Blocks::Runs(receives)) = (&arrive.sends, &arrive.receives)
@@ -90,7 +90,7 @@ impl<T: Transport> Mover<T> {
         };
         let local = self.ledger.local(rank);
         let local = local.ok_or_else(|| failed(format!("rank {rank} is not this service's")))?;
-        self.imports.get(transport, local, export).map(Some)
+        self.imports.get(transport, local, &export).map(Some)
     }
 
     /// Both buffers of a rank that enters a call, and the key that other SPs read with. After an error the call may enter again.

@@ -449,8 +449,8 @@ impl<T: Transport> Mover<T> {
 
     /// All windows of a rank are complete: releases its buffers and notifies it.
     fn all_reduced(&mut self, transport: &T, vector: Vector<T>) -> Result<()> {
-        let since = self.now().saturating_duration_since(vector.since);
-        self.moved.call_latency.record(since);
+        let now = self.now();
+        self.moved.completed(now, vector.since);
         for lent in [vector.send, vector.receive].into_iter().flatten() {
             lent.release(transport)?;
         }

@@ -201,8 +201,8 @@ impl<T: Transport> Mover<T> {
         branch: Branch<T>,
     ) -> Result<()> {
         self.trees.bytes -= branch.held;
-        let since = self.now().saturating_duration_since(branch.since);
-        self.moved.call_latency.record(since);
+        let now = self.now();
+        self.moved.completed(now, branch.since);
         if let Some(memory) = branch.memory {
             memory.release(transport)?;
         }
@@ -330,9 +330,7 @@ impl<T: Transport> Mover<T> {
         }
         let now = self.now();
         for (local, since) in barrier.entered {
-            self.moved
-                .call_latency
-                .record(now.saturating_duration_since(since));
+            self.moved.completed(now, since);
             self.complete(transport, collective, local, None)?;
         }
         Ok(())

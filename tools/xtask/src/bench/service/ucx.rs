@@ -30,11 +30,12 @@ pub(super) const NODES: u32 = 2;
 pub(super) const RANKS_PER_SERVICE: u32 = 8;
 /// Calls before the first that counts: connections, caches and queues are warm.
 const WARM_UP: u32 = 20;
-/// Minimum number of blocks of all service processes in the timed calls, and of one service process in a counted sample.
+/// Minimum number of blocks of all service processes in the timed calls, and of one service process in a counted sample. A sample
+/// begins and ends with a sleep, and its process logs that it was stopped: with few calls, this would be a tenth of the count.
 const TIMED_BLOCKS: u32 = 40_000;
-const COUNTED_BLOCKS: u32 = 128;
+const COUNTED_BLOCKS: u32 = 1024;
 /// From this number of blocks on, one sample is counted instead of two.
-const ONE_SAMPLE_BLOCKS: u32 = 1024;
+const ONE_SAMPLE_BLOCKS: u32 = 2048;
 /// Samples per second and process.
 const SAMPLES: &str = "1000";
 const UP: Duration = Duration::from_secs(60);
