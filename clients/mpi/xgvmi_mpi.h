@@ -57,6 +57,11 @@ HIDDEN int exchange_ended(uint64_t request, uint64_t serial);
 
 /* Looks at those of the requests that are messages, or waits for their end. Returns whether there are any. */
 HIDDEN int look_at_messages(int count, const MPI_Request *requests, int must_end);
-HIDDEN void rest_for_messages(void);
+HIDDEN void rest_for_messages(int count, const MPI_Request *requests);
+
+/* Persistent messages of this rank; and the end of one if the request is one whose message is over: sets the status, and returns the
+ * message's error. With `stays` the program will complete the request later. */
+HIDDEN extern atomic_long plans;
+HIDDEN int plan_ended(MPI_Request request, MPI_Status *status, int stays);
 
 #endif

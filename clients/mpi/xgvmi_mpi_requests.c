@@ -1,5 +1,5 @@
 /* The functions that complete requests: what the library has for a request is complete before the program sees its end. */
-#include "xgvmi_mpi.h"
+#include "xgvmi_mpi_messages.h"
 
 /* Requests of a call that completes some of them, as they were before. */
 struct watched {
@@ -35,22 +35,53 @@ static int deliver(const struct watched *watched, int at)
     return watched->serials[at] ? exchange_ended(watched->requests[at], watched->serials[at]) : MPI_SUCCESS;
 }
 
-/* Whether `at` is one of `count` places. */
-static int is_among(int at, const int *places, int count)
+/* The place of `at` among `count` places, or -1. */
+static int place_among(int at, const int *places, int count)
 {
-    int of;
+    int place;
 
-    for (of = 0; of < count; of++) {
-        if (places[of] == at) {
-            return 1;
+    for (place = 0; place < count; place++) {
+        if (places[place] == at) {
+            return place;
         }
     }
-    return 0;
+    return -1;
+}
+
+/* Messages of persistent requests that a call has found complete: `place` is that of their status, if there are any. */
+static int deliver_plan(MPI_Request request, MPI_Status *statuses, int place, int count, int stays, int rc)
+{
+    int at, class = rc, code;
+
+    if (rc) {
+        PMPI_Error_class(rc, &class);
+    }
+    if (place < 0 || (class != MPI_SUCCESS && class != MPI_ERR_IN_STATUS)) {
+        return rc;
+    }
+    code = plan_ended(request, statuses ? &statuses[place] : MPI_STATUS_IGNORE, stays);
+    if (!code || count == 1) {
+        return rc ? rc : code;
+    }
+    for (at = 0; statuses && !rc && at < count; at++) {
+        statuses[at].MPI_ERROR = MPI_SUCCESS;
+    }
+    if (statuses) {
+        statuses[place].MPI_ERROR = code;
+    }
+    return MPI_ERR_IN_STATUS;
+}
+
+/* No statuses. */
+static MPI_Status *given(MPI_Status *statuses)
+{
+    return statuses == MPI_STATUS_IGNORE || statuses == MPI_STATUSES_IGNORE ? NULL : statuses;
 }
 
 /* The functions that complete requests. `requests` are those that the call may complete, and IS_DONE says without a look at
- * its handle that it has completed request `at`. MESSAGES is what is to do for messages first. */
-#define COMPLETION(name, parameters, arguments, COUNT, REQUESTS, IS_DONE, MESSAGES)                                             \
+ * its handle that it has completed request `at`. STATUSES are OF, and PLACE is that of request `at` if it is complete, or -1. MESSAGES
+ * is what is to do for messages first. */
+#define COMPLETION(name, parameters, arguments, COUNT, REQUESTS, IS_DONE, STATUSES, OF, PLACE, MESSAGES)              \
     int P##name parameters                                                                                            \
     {                                                                                                                 \
         typedef int function parameters;                                                                              \
@@ -69,6 +100,9 @@ static int is_among(int at, const int *places, int count)
             }                                                                                                         \
         }                                                                                                             \
         free(watched.requests);                                                                                       \
+        for (at = 0; atomic_load(&plans) && at < (COUNT); at++) {                                                     \
+            rc = deliver_plan((REQUESTS)[at], given(STATUSES), PLACE, OF, STAYS(name), rc);                           \
+        }                                                                                                             \
         return rc;                                                                                                    \
     }                                                                                                                 \
     int name parameters                                                                                               \
@@ -76,8 +110,18 @@ static int is_among(int at, const int *places, int count)
         return P##name arguments;                                                                                     \
     }
 
+/* The functions that look only. */
+#define STAYS(name) (sizeof(#name) > sizeof("MPI_Request_get_status") - 1)
+
 #define LOOK(count, requests) look_at_messages(count, requests, 0);
 #define END(count, requests) look_at_messages(count, requests, 1);
+/* Some MPIs end a persistent request there, so it is not asked about one of this library. */
+#define GLANCE(request)                                                                       \
+    look_at_messages(1, &request, 0);                                                         \
+    if (atomic_load(&plans) && active_of(request)) {                                          \
+        *flag = active_of(request)->is_over;                                                  \
+        return *flag ? deliver_plan(request, given(status), 0, 1, 1, MPI_SUCCESS) : MPI_SUCCESS; \
+    }
 /* A wait for any request is many tests. */
 #define REPEAT(count, requests, TEST, IS_OVER)        \
     if (look_at_messages(count, requests, 0)) {       \
@@ -87,44 +131,40 @@ static int is_among(int at, const int *places, int count)
             if (code || (IS_OVER)) {                  \
                 return code;                          \
             }                                         \
-            rest_for_messages();                      \
+            rest_for_messages(count, requests);                      \
         }                                             \
     }
 
-COMPLETION(MPI_Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request, 0,
-           END(1, request))
+COMPLETION(MPI_Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request, 0, status, 1, 0, END(1, request))
 COMPLETION(MPI_Test, (MPI_Request * request, int *flag, MPI_Status *status), (request, flag, status), 1, request, 0,
-           LOOK(1, request))
+           status, 1, *flag ? 0 : -1, LOOK(1, request))
 COMPLETION(MPI_Waitall, (int count, MPI_Request requests[], MPI_Status statuses[]), (count, requests, statuses), count, requests, 0,
-           END(count, requests))
+           statuses, count, at, END(count, requests))
 COMPLETION(MPI_Testall, (int count, MPI_Request requests[], int *flag, MPI_Status statuses[]), (count, requests, flag, statuses),
-           count, requests, 0,
-           LOOK(count, requests))
+           count, requests, 0, statuses, count, *flag ? at : -1, LOOK(count, requests))
 COMPLETION(MPI_Waitany, (int count, MPI_Request requests[], int *index, MPI_Status *status), (count, requests, index, status),
-           count, requests, 0,
+           count, requests, 0, status, 1, at == *index ? 0 : -1,
            REPEAT(count, requests, PMPI_Testany(count, requests, index, &flag, status), flag))
 COMPLETION(MPI_Testany, (int count, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
-           (count, requests, index, flag, status), count, requests, 0,
+           (count, requests, index, flag, status), count, requests, 0, status, 1, *flag && at == *index ? 0 : -1,
            LOOK(count, requests))
 COMPLETION(MPI_Waitsome, (int count, MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
-           (count, requests, done, indices, statuses), count, requests, 0,
+           (count, requests, done, indices, statuses), count, requests, 0, statuses, *done, place_among(at, indices, *done),
            REPEAT(count, requests, PMPI_Testsome(count, requests, done, indices, statuses), (flag = *done) != 0))
 COMPLETION(MPI_Testsome, (int count, MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
-           (count, requests, done, indices, statuses), count, requests, 0,
+           (count, requests, done, indices, statuses), count, requests, 0, statuses, *done, place_among(at, indices, *done),
            LOOK(count, requests))
 COMPLETION(MPI_Request_get_status, (MPI_Request request, int *flag, MPI_Status *status), (request, flag, status), 1, &request,
-           !rc && *flag,
-           LOOK(1, &request))
+           !rc && *flag, status, 1, *flag ? 0 : -1, GLANCE(request))
 
 /* Those of MPI 4.1. XGVMI_MPI_4_1 says that the MPI has them though its mpi.h names an earlier version. */
 #if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1) || defined(XGVMI_MPI_4_1)
 COMPLETION(MPI_Request_get_status_all, (int count, const MPI_Request requests[], int *flag, MPI_Status statuses[]),
-           (count, requests, flag, statuses), count, requests, !rc && *flag,
-           LOOK(count, requests))
+           (count, requests, flag, statuses), count, requests, !rc && *flag, statuses, count, *flag ? at : -1, LOOK(count, requests))
 COMPLETION(MPI_Request_get_status_any, (int count, const MPI_Request requests[], int *index, int *flag, MPI_Status *status),
-           (count, requests, index, flag, status), count, requests, !rc && *flag && at == *index,
-           LOOK(count, requests))
+           (count, requests, index, flag, status), count, requests, !rc && *flag && at == *index, status, 1,
+           *flag && at == *index ? 0 : -1, LOOK(count, requests))
 COMPLETION(MPI_Request_get_status_some, (int count, const MPI_Request requests[], int *done, int indices[], MPI_Status statuses[]),
-           (count, requests, done, indices, statuses), count, requests, !rc && is_among(at, indices, *done),
-           LOOK(count, requests))
+           (count, requests, done, indices, statuses), count, requests, !rc && place_among(at, indices, *done) >= 0, statuses, *done,
+           place_among(at, indices, *done), LOOK(count, requests))
 #endif

@@ -16,7 +16,8 @@ const MOUNTING: Duration = Duration::from_secs(30);
 /// The process that holds the namespaces ends after this time at the latest.
 const KEEP_S: &str = "7200";
 
-/// Script for the mounts: `$1` is the new root, `$2` the tree, the rest are directories that keep their paths. Python
+/// Script for the mounts: `$1` is the new root, `$2` the tree, the rest are directories that keep their paths. The tree
+/// needs no shell: it gets this machine's. Python
 /// enables the loopback interface if iproute2 is absent.
 const MOUNTS: &str = r#"
 set -e
@@ -24,7 +25,8 @@ mount --make-rprivate /
 root=$1; tree=$2; shift 2
 mount -t tmpfs none "$root"
 for name in usr etc; do mkdir "$root/$name"; mount --bind "$tree/$name" "$root/$name"; done
-for name in bin lib lib64 sbin; do ln -s "usr/$name" "$root/$name"; done
+for name in lib lib64 sbin; do ln -s "usr/$name" "$root/$name"; done
+mkdir "$root/bin"; cp /bin/sh "$root/bin/sh"
 for name in dev proc sys tmp; do mkdir "$root/$name"; mount --rbind "/$name" "$root/$name"; done
 for dir; do mkdir -p "$root$dir"; mount --bind "$dir" "$root$dir"; done
 ip link set lo up 2>/dev/null || python3 -c '

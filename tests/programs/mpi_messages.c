@@ -13,6 +13,8 @@
 enum { LEAST = 4096, TAGS = 4096, MANY = 300 };
 
 static MPI_Comm comm, other;
+/* The service processes serve what they can. */
+static int is_served;
 /* GCC takes the constant for an array without elements. */
 static MPI_Status *volatile nowhere = MPI_STATUSES_IGNORE;
 static unsigned long expected;
@@ -387,6 +389,339 @@ static void threads(void)
 		pthread_join(threads[at], NULL);
 }
 
+/* Persistent requests of all modes: inactive ones among active ones, started again, ended in all ways, freed while active; types
+ * that end before; a short one and one of another communicator beside. A message of one may be received by a call that is not. */
+static void persistent(void)
+{
+	enum { BYTES = 20000, MODES = 5, ROUNDS = 9, EACH = 2 * MODES };
+	int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks, at, round, flag;
+	MPI_Request requests[EACH + 3], inactive;
+	MPI_Status statuses[EACH + 3];
+	uint8_t *data[EACH], room[MODES * (BYTES + MPI_BSEND_OVERHEAD)];
+	MPI_Datatype four;
+	void *detached;
+
+	running = "persistent";
+	MPI_Buffer_attach(room, sizeof(room));
+	MPI_Type_contiguous(4, MPI_BYTE, &four);
+	MPI_Type_commit(&four);
+	for (at = 0; at < EACH; at++)
+		data[at] = allocate(BYTES);
+	for (at = 0; at < MODES; at++) {
+		MPI_Recv_init(data[at], BYTES / 4, four, last, at, comm, &requests[at]);
+		(at == 0 ? MPI_Send_init : at == 1 ? MPI_Ssend_init : at == 2 ? MPI_Bsend_init : at == 3 ? MPI_Rsend_init : MPI_Send_init)(
+			data[MODES + at], BYTES, MPI_BYTE, next, at, comm, &requests[MODES + at]);
+	}
+	MPI_Type_free(&four);
+	MPI_Recv_init(&flag, 1, MPI_INT, last, 5, comm, &requests[EACH]);
+	MPI_Send_init(&rank, 1, MPI_INT, next, 5, comm, &requests[EACH + 1]);
+	requests[EACH + 2] = MPI_REQUEST_NULL;
+	MPI_Recv_init(data[0], BYTES, MPI_BYTE, last, 0, comm, &inactive);
+	for (round = 0; round < ROUNDS; round++) {
+		static char name[32];
+
+		snprintf(name, sizeof(name), "persistent, round %d", round);
+		running = name;
+		for (at = 0; at < MODES; at++) {
+			memset(data[at], 0xee, BYTES);
+			fill(data[MODES + at], BYTES, rank, next, (unsigned)(100 * round + at));
+			expect(next, at, BYTES);
+			expect(last, at, BYTES);
+		}
+		MPI_Startall(MODES, requests);
+		MPI_Start(&requests[EACH]);
+		/* A ready send has its receive. */
+		MPI_Barrier(comm);
+		MPI_Startall(MODES, requests + MODES);
+		MPI_Start(&requests[EACH + 1]);
+		switch (round) {
+		case 0:
+			MPI_Waitall(EACH + 3, requests, statuses);
+			break;
+		case 1:
+			for (flag = 0; !flag;)
+				MPI_Testall(EACH + 3, requests, &flag, statuses);
+			break;
+		case 2:
+		case 3: {
+			int ended, which;
+
+			for (ended = 0; ended < EACH + 2; ended += which != MPI_UNDEFINED) {
+				MPI_Status status;
+
+				if (round == 2)
+					MPI_Waitany(EACH + 3, requests, &which, &status);
+				else
+					MPI_Testany(EACH + 3, requests, &which, &flag, &status);
+				if (round == 3 && !flag)
+					which = MPI_UNDEFINED;
+				if (which != MPI_UNDEFINED)
+					statuses[which] = status;
+			}
+			MPI_Waitany(EACH + 3, requests, &which, MPI_STATUS_IGNORE);
+			if (which != MPI_UNDEFINED)
+				fail("request %d is complete twice", which);
+			break;
+		}
+		case 4:
+		case 5: {
+			int ended = 0, some, places[EACH + 3];
+			MPI_Status found[EACH + 3];
+
+			while (ended < EACH + 2) {
+				if (round == 4)
+					MPI_Waitsome(EACH + 3, requests, &some, places, found);
+				else
+					MPI_Testsome(EACH + 3, requests, &some, places, found);
+				ended += some;
+				for (at = 0; at < some; at++)
+					statuses[places[at]] = found[at];
+			}
+			MPI_Testsome(EACH + 3, requests, &some, places, found);
+			if (some != MPI_UNDEFINED)
+				fail("%d requests are complete twice", some);
+			break;
+		}
+		case 6:
+			for (at = EACH + 1; at >= 0; at--)
+				for (flag = 0; !flag;)
+					MPI_Test(&requests[at], &flag, &statuses[at]);
+			break;
+		case 7:
+			for (at = 0; at < EACH + 2; at++) {
+				/* MPICH ends its own requests there. */
+				for (flag = !is_served; !flag;)
+					MPI_Request_get_status(requests[at], &flag, &statuses[at]);
+				if (at < MODES && is_served)
+					told(&statuses[at], last, at, BYTES);
+				MPI_Wait(&requests[at], &statuses[at]);
+			}
+			break;
+		default:
+			for (at = 0; at < EACH + 2; at++)
+				MPI_Wait(&requests[at], &statuses[at]);
+		}
+		for (at = 0; at < MODES; at++) {
+			told(&statuses[at], last, at, BYTES);
+			compare(data[at], BYTES, last, rank, (unsigned)(100 * round + at));
+		}
+		MPI_Test(&inactive, &flag, &statuses[0]);
+		MPI_Get_count(&statuses[0], MPI_BYTE, &at);
+		if (!flag || at != 0 || statuses[0].MPI_SOURCE != MPI_ANY_SOURCE)
+			fail("an inactive request is not complete");
+	}
+	/* One is freed under way, and its partner is no persistent one. */
+	fill(data[MODES], BYTES, rank, next, 77);
+	expect(next, 0, BYTES);
+	expect(last, 0, BYTES);
+	MPI_Start(&requests[MODES]);
+	MPI_Request_free(&requests[MODES]);
+	MPI_Recv(data[0], BYTES, MPI_BYTE, last, 0, comm, MPI_STATUS_IGNORE);
+	compare(data[0], BYTES, last, rank, 77);
+	MPI_Barrier(comm);
+	for (at = 0; at < EACH + 2; at++)
+		if (requests[at] != MPI_REQUEST_NULL)
+			MPI_Request_free(&requests[at]);
+	MPI_Request_free(&inactive);
+	MPI_Buffer_detach(&detached, &flag);
+	if (detached != room || flag != (int)sizeof(room))
+		fail("another buffer of %d bytes", flag);
+	for (at = 0; at < EACH; at++)
+		free(data[at]);
+}
+
+/* A send that is complete though nobody receives it yet, its memory used again; and one for which the buffer has no room. */
+static void buffered(void)
+{
+	enum { BYTES = 30000, TIMES = 3 };
+	int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks, time, size;
+	size_t room = TIMES * (BYTES + MPI_BSEND_OVERHEAD);
+	uint8_t *buffer = allocate(room), *from = allocate(BYTES), *to = allocate(BYTES);
+	MPI_Request request;
+	void *detached;
+
+	running = "buffered";
+	MPI_Buffer_attach(buffer, (int)room);
+	for (time = 0; time < TIMES; time++) {
+		fill(from, BYTES, rank, next, (unsigned)time);
+		expect(next, 2, BYTES);
+		expect(last, 2, BYTES);
+		if (time % 2 == 0) {
+			MPI_Bsend(from, BYTES, MPI_BYTE, next, 2, comm);
+		} else {
+			MPI_Ibsend(from, BYTES, MPI_BYTE, next, 2, comm, &request);
+			MPI_Wait(&request, MPI_STATUS_IGNORE);
+		}
+		memset(from, 0xee, BYTES);
+	}
+	MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+	MPI_Barrier(comm);
+	/* An MPI may have passed on earlier ones. */
+	if (is_served && !MPI_Bsend(from, BYTES, MPI_BYTE, next, 2, comm))
+		fail("a message beyond the buffer");
+	MPI_Comm_set_errhandler(comm, MPI_ERRORS_ARE_FATAL);
+	MPI_Barrier(comm);
+	for (time = 0; time < TIMES; time++) {
+		MPI_Recv(to, BYTES, MPI_BYTE, last, 2, comm, MPI_STATUS_IGNORE);
+		compare(to, BYTES, last, rank, (unsigned)time);
+	}
+	MPI_Buffer_detach(&detached, &size);
+	if (detached != buffer || (size_t)size != room)
+		fail("another buffer of %d bytes", size);
+	free(buffer);
+	free(from);
+	free(to);
+}
+
+#if MPI_VERSION >= 4 || (defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION >= 5)
+/* A receive and a send as one request: both served, one of them short, one to nobody, and one that replaces. */
+static void together(void)
+{
+	enum { BYTES = 40000, TIMES = 4 };
+	int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks, time;
+	MPI_Request requests[TIMES];
+	MPI_Status statuses[TIMES];
+	uint8_t *from[TIMES], *to[TIMES];
+
+	running = "together";
+	for (time = 0; time < TIMES; time++) {
+		/* The first rank's receive is short, so the last rank's send is. */
+		size_t sent = time == 1 && next == 0 ? 8 : BYTES, received = time == 1 && rank == 0 ? 8 : BYTES;
+		int target = time == 2 && rank == 0 ? MPI_PROC_NULL : next, source = time == 2 && last == 0 ? MPI_PROC_NULL : last;
+
+		from[time] = allocate(BYTES);
+		fill(from[time], sent, rank, next, (unsigned)time);
+		to[time] = allocate(BYTES);
+		if (target >= 0)
+			expect(target, time, sent);
+		if (source >= 0)
+			expect(source, time, received);
+		if (time < 3) {
+			MPI_Isendrecv(from[time], (int)sent, MPI_BYTE, target, time, to[time], (int)received, MPI_BYTE, source, time, comm,
+				      &requests[time]);
+		} else {
+			memcpy(to[time], from[time], BYTES);
+			MPI_Isendrecv_replace(to[time], BYTES / 4, MPI_INT, target, time, source, time, comm, &requests[time]);
+		}
+	}
+	MPI_Barrier(comm);
+	MPI_Waitall(TIMES, requests, statuses);
+	for (time = 0; time < TIMES; time++) {
+		size_t received = time == 1 && rank == 0 ? 8 : BYTES;
+		int source = time == 2 && last == 0 ? MPI_PROC_NULL : last;
+
+		/* MPICH has another status there. */
+		if (is_served)
+			told(&statuses[time], source, source < 0 ? MPI_ANY_TAG : time, source < 0 ? 0 : received);
+		if (source >= 0)
+			compare(to[time], received, last, rank, (unsigned)time);
+		free(from[time]);
+		free(to[time]);
+	}
+}
+#else
+static void together(void) {}
+#endif
+
+/* Any messages on a communicator: wildcards, probes, a receive that is longer, one that is cancelled. None is served. */
+static void free_for_all(MPI_Comm of, const char *what)
+{
+	enum { BYTES = 3 * LEAST, ROOM = 5 * LEAST };
+	int me, size, next, last, count, flag;
+	uint8_t *from = allocate(BYTES), *to = allocate(ROOM);
+	MPI_Request request;
+	MPI_Message message;
+	MPI_Status status;
+
+	running = what;
+	MPI_Comm_rank(of, &me);
+	MPI_Comm_size(of, &size);
+	next = (me + 1) % size;
+	last = (me + size - 1) % size;
+	fill(from, BYTES, me, next, 9);
+	MPI_Irecv(to, ROOM, MPI_BYTE, MPI_ANY_SOURCE, 99, of, &request);
+	MPI_Cancel(&request);
+	MPI_Wait(&request, &status);
+	MPI_Test_cancelled(&status, &flag);
+	if (!flag)
+		fail("a receive is not cancelled");
+	MPI_Isend(from, BYTES, MPI_BYTE, next, 4, of, &request);
+	MPI_Mprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, of, &message, &status);
+	MPI_Get_count(&status, MPI_BYTE, &count);
+	if (count != BYTES || status.MPI_SOURCE != last)
+		fail("%d bytes from %d", count, status.MPI_SOURCE);
+	MPI_Mrecv(to, ROOM, MPI_BYTE, &message, &status);
+	told(&status, last, 4, BYTES);
+	compare(to, BYTES, last, me, 9);
+	MPI_Wait(&request, MPI_STATUS_IGNORE);
+	free(from);
+	free(to);
+}
+
+/* Communicators that have no messages: copies and parts of one that has, between groups, one that not all ranks ask for, and one
+ * whose ranks ask for different values. */
+static void inherited(void)
+{
+	enum { OF = 5 };
+	static const char *const names[OF] = { "a duplicate", "a part", "a topology", "one that some ranks ask for", "other values" };
+	MPI_Comm of[OF], half, between;
+	MPI_Info info, none;
+	int at, periodic = 1, got = 0;
+	char text[16];
+
+	running = "inherited";
+	asked(&info);
+	MPI_Info_create(&none);
+	/* A setting without the key does not change it. */
+	MPI_Comm_set_info(comm, none);
+	MPI_Comm_dup(comm, &of[0]);
+	MPI_Comm_split(comm, 0, rank, &of[1]);
+	MPI_Cart_create(comm, 1, &ranks, &periodic, 0, &of[2]);
+	MPI_Comm_dup_with_info(MPI_COMM_WORLD, rank % 2 ? info : rank ? none : MPI_INFO_NULL, &of[3]);
+	snprintf(text, sizeof(text), "%d", LEAST + rank);
+	MPI_Info_set(none, "xgvmi_messages", text);
+	MPI_Comm_dup(MPI_COMM_WORLD, &of[4]);
+	MPI_Comm_set_info(of[4], none);
+	for (at = 0; at < OF; at++) {
+		free_for_all(of[at], names[at]);
+		MPI_Comm_free(&of[at]);
+	}
+	running = "between groups";
+	MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half);
+	MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank == 0, 8, &between);
+	MPI_Comm_set_info(between, info);
+	if (rank < 2) {
+		uint8_t *from = allocate(2 * LEAST), *to = allocate(2 * LEAST);
+
+		fill(from, 2 * LEAST, rank, 1 - rank, 1);
+		MPI_Sendrecv(from, 2 * LEAST, MPI_BYTE, 0, 1, to, 2 * LEAST, MPI_BYTE, MPI_ANY_SOURCE, 1, between, MPI_STATUS_IGNORE);
+		compare(to, 2 * LEAST, 1 - rank, rank, 1);
+		free(from);
+		free(to);
+	}
+	MPI_Comm_free(&between);
+	MPI_Comm_free(&half);
+	MPI_Info_free(&none);
+	/* More communicators than there may be at once: each has messages. */
+	for (at = 0; at < 20; at++) {
+		uint8_t *from = outgoing((rank + 1) % ranks, 0, LEAST), *to = incoming((rank + ranks - 1) % ranks, 0, LEAST);
+		MPI_Comm one;
+
+		running = "one after the other";
+		MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &one);
+		MPI_Sendrecv(from, LEAST, MPI_BYTE, (rank + 1) % ranks, 0, to, LEAST, MPI_BYTE, (rank + ranks - 1) % ranks, 0, one,
+			     MPI_STATUS_IGNORE);
+		compare(to, LEAST, (rank + ranks - 1) % ranks, rank, 0);
+		MPI_Comm_free(&one);
+		free(from);
+		free(to);
+		got++;
+	}
+	MPI_Info_free(&info);
+	if (got != 20)
+		fail("%d communicators", got);
+}
+
 /* What the promise excludes. */
 static void broken(void)
 {
@@ -398,9 +733,7 @@ static void broken(void)
 	MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
 	if (!MPI_Recv(data, LEAST, MPI_BYTE, MPI_ANY_SOURCE, 0, comm, MPI_STATUS_IGNORE) ||
 	    !MPI_Irecv(data, LEAST, MPI_BYTE, next, MPI_ANY_TAG, comm, &request) ||
-	    !MPI_Send_init(data, LEAST, MPI_BYTE, next, 0, comm, &request) ||
-	    !MPI_Recv_init(data, LEAST, MPI_BYTE, next, 0, comm, &request) ||
-	    !MPI_Bsend(data, LEAST, MPI_BYTE, next, 0, comm))
+	    !MPI_Recv_init(data, LEAST, MPI_BYTE, next, MPI_ANY_TAG, comm, &request))
 		fail("a call is accepted");
 	MPI_Comm_set_errhandler(comm, MPI_ERRORS_ARE_FATAL);
 }
@@ -412,6 +745,7 @@ static void endless(void)
 	int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks, time, rc = 0, told = 1;
 	uint8_t *from = allocate(BYTES), *to = allocate(BYTES);
 	MPI_Request requests[2];
+	MPI_Info info;
 
 	running = "endless";
 	MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
@@ -430,6 +764,11 @@ static void endless(void)
 	}
 	if (!MPI_Send(from, BYTES, MPI_BYTE, next, 2, comm))
 		fail("a message after the failure");
+	/* The ranks agree anew, and from then on the communicator is as any other one. */
+	asked(&info);
+	MPI_Comm_set_info(comm, info);
+	MPI_Info_free(&info);
+	free_for_all(comm, "after the failure");
 	if (rank > 0) {
 		MPI_Send(&told, 1, MPI_INT, 0, 3, MPI_COMM_WORLD);
 		MPI_Recv(&told, 1, MPI_INT, 0, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -459,6 +798,7 @@ int main(int count, char **words)
 	MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &comm);
 	MPI_Comm_split(MPI_COMM_WORLD, 0, ranks - rank, &other);
 	MPI_Comm_set_info(other, info);
+	is_served = count > 1 && !strcmp(words[1], "served");
 	if (count > 1 && !strcmp(words[1], "endless"))
 		endless();
 	lengths();
@@ -468,7 +808,11 @@ int main(int count, char **words)
 	communicators();
 	beside();
 	threads();
-	if (count > 1 && !strcmp(words[1], "served"))
+	persistent();
+	buffered();
+	together();
+	inherited();
+	if (is_served)
 		broken();
 	running = "end";
 	/* More than the messages: those of other communicators go by the MPI. */

@@ -2,12 +2,17 @@
  * fresh buffers in each call, and compares every element. It knows only MPI.
  *
  *   mpi_timed blocking|overlap|exchange|blocks LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
+ *   mpi_timed ping-pong|halo LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
  *   mpi_timed spread-iallreduce:MS...|spread-ialltoallv:MS... LEAST MOST ITERATIONS WARM_UP PREFIX
  *
  * Sizes double from LEAST to MOST bytes: of a vector, or with "exchange" and "blocks" (a blocking alltoallv) to each rank. With
  * "overlap" each timed call is started, the rank sleeps as long as the collective alone takes, and then waits: a computation on
  * a core of its own. Rank 0 prints a line of JSON for each size. It runs COMMAND, which prints the device's counters, before and after the timed calls of a size into PREFIX.SIZE.before and
  * PREFIX.SIZE.after. Without COMMAND it does not.
+ *
+ * With "ping-pong", each rank and the one half of the ranks further send each other a message of the size by blocking calls; the
+ * time is half of it. With "halo" each rank exchanges messages with two neighbours, and computes as with "overlap". Their
+ * communicator has the info xgvmi_messages.
  *
  * With "spread", the ranks start each timed call at different times, evenly spread over MS milliseconds, and each call has another
  * first rank. Then a rank sleeps until the last one has started and as long as the collective alone takes, and waits. The time
@@ -29,6 +34,8 @@ extern char **environ;
 enum { ITERATIONS_MAX = 10000, NAP_US = 100 };
 
 static int rank, ranks, overlap, exchange, blocks_wait;
+static int ping_pong, halo;
+static MPI_Comm wire;
 /* Whether the ranks start at different times, whether they exchange blocks then, and the time from the first to the last one. */
 static int spreads, spread_exchange;
 static double spread_us;
@@ -239,6 +246,89 @@ static struct call once_spread(size_t size, double compute_us)
 	return call;
 }
 
+static void fill_block(uint32_t *block, size_t elements, int to)
+{
+	size_t at;
+
+	for (at = 0; at < elements; at++)
+		block[at] = element_to(rank, to, at);
+}
+
+static void compare_block(const uint32_t *block, size_t elements, int from)
+{
+	size_t at;
+
+	for (at = 0; at < elements; at++)
+		if (block[at] != element_to(from, rank, at))
+			wrong += sizeof(*block);
+	verified += elements * sizeof(*block);
+}
+
+/* Messages with fresh buffers. */
+static struct call once_sent(size_t size, double compute_us)
+{
+	size_t elements = size / sizeof(uint32_t);
+	int peers[2] = { (rank + 1) % ranks, (rank + ranks - 1) % ranks }, of = halo ? 2 : 1, at;
+	uint32_t *send = fresh(2 * size), *receive = fresh(2 * size);
+	MPI_Request requests[4];
+	struct call call;
+	double began, cpu;
+
+	if (ping_pong)
+		peers[0] = (rank + ranks / 2) % ranks;
+	sequence++;
+	for (at = 0; at < of; at++)
+		fill_block(send + (size_t)at * elements, elements, peers[at]);
+	memset(receive, 0xee, 2 * size);
+	meet();
+	began = clock_us(CLOCK_MONOTONIC);
+	cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+	if (halo) {
+		for (at = 0; at < 2; at++)
+			if (MPI_Irecv(receive + (size_t)at * elements, (int)elements, MPI_UINT32_T, peers[at], 0, wire, &requests[at]))
+				stop("MPI_Irecv fails");
+		for (at = 0; at < 2; at++)
+			if (MPI_Isend(send + (size_t)at * elements, (int)elements, MPI_UINT32_T, peers[at], 0, wire, &requests[2 + at]))
+				stop("MPI_Isend fails");
+		if (compute_us > 0)
+			nap(compute_us);
+		for (at = 0; at < 4; at++)
+			wait_for(&requests[at]);
+	} else {
+		for (at = 0; at < 2; at++)
+			if ((at == 0) == (rank < ranks / 2)) {
+				if (MPI_Send(send, (int)elements, MPI_UINT32_T, peers[0], 0, wire))
+					stop("MPI_Send fails");
+			} else if (MPI_Recv(receive, (int)elements, MPI_UINT32_T, peers[0], 0, wire, MPI_STATUS_IGNORE)) {
+				stop("MPI_Recv fails");
+			}
+	}
+	call.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+	call.us = clock_us(CLOCK_MONOTONIC) - began;
+	if (ping_pong) {
+		call.cpu_us /= 2;
+		call.us /= 2;
+	}
+	for (at = 0; at < of; at++)
+		compare_block(receive + (size_t)at * elements, elements, peers[at]);
+	munmap(send, 2 * size);
+	munmap(receive, 2 * size);
+	return call;
+}
+
+/* A communicator for messages. */
+static void connect_all(void)
+{
+	MPI_Info info;
+
+	/* The service processes need a first collective. */
+	MPI_Barrier(MPI_COMM_WORLD);
+	MPI_Info_create(&info);
+	MPI_Info_set(info, "xgvmi_messages", "4096");
+	MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &wire);
+	MPI_Info_free(&info);
+}
+
 /* One collective with fresh buffers. `compute_us` below 0: the blocking call. */
 static struct call once(size_t size, double compute_us)
 {
@@ -249,6 +339,8 @@ static struct call once(size_t size, double compute_us)
 
 	if (spreads)
 		return once_spread(size, compute_us);
+	if (ping_pong || halo)
+		return once_sent(size, compute_us);
 	if (exchange)
 		return once_exchanged(size);
 	send = fresh(size);
@@ -413,11 +505,17 @@ int main(int argc, char **argv)
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (argc < 7)
 		stop("usage: mpi_timed blocking|overlap|exchange|blocks LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...");
-	overlap = !strcmp(argv[1], "overlap");
+	ping_pong = !strcmp(argv[1], "ping-pong");
+	halo = !strcmp(argv[1], "halo");
+	overlap = halo || !strcmp(argv[1], "overlap");
 	blocks_wait = !strcmp(argv[1], "blocks");
 	exchange = blocks_wait || !strcmp(argv[1], "exchange");
 	spreads = !strncmp(argv[1], "spread-", 7);
 	spread_exchange = !strncmp(argv[1], "spread-ialltoallv", 17);
+	if ((ping_pong && ranks % 2) || (halo && ranks < 3))
+		stop("another number of ranks");
+	if (ping_pong || halo)
+		connect_all();
 	most = strtoul(argv[3], NULL, 10);
 	iterations = atoi(argv[4]);
 	warm_up = atoi(argv[5]);
@@ -428,6 +526,8 @@ int main(int argc, char **argv)
 			measure_spread(size, warm_up, iterations, argv[1]);
 		else
 			measure(size, warm_up, iterations, argv + 6);
+	if (ping_pong || halo)
+		MPI_Comm_free(&wire);
 	MPI_Finalize();
 	return 0;
 }

@@ -19,7 +19,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
     (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
-    (&["clients/"], 16_280),
+    (&["clients/"], 16_930),
     (&["cli/"], 4_500),
     (&["doca/"], 40_950),
     (&["osu-bench/"], 4_100),

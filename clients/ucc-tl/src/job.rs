@@ -5,6 +5,7 @@ use crate::places::{self, Identity};
 use crate::plan::{Goal, Plan, Reduce, Way};
 use crate::sets::Set;
 use crate::settings::name_of;
+use crate::wait::Wait;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
@@ -56,6 +57,8 @@ pub(crate) struct Job {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) leader: Leader,
+    /// What this rank does while it waits for a message.
+    pub(crate) wait: Wait,
     /// Ranks by their place in UCC's context; empty if the first team has none.
     rank_at: HashMap<u32, u32>,
     /// The first team exists. Its end is a collective of all ranks of the job, so they agree on whether a further team may
@@ -128,8 +131,11 @@ impl Job {
         [rank, size]: [u32; 2],
         client: Held,
         places: Option<&[u32]>,
+        wait: Wait,
     ) -> Arc<Self> {
-        let job = Arc::new(Self::with_client(id, [rank, size], Some(client), places));
+        let mut job = Self::with_client(id, [rank, size], Some(client), places);
+        job.wait = wait;
+        let job = Arc::new(job);
         AT_EXIT.call_once(|| {
             // SAFETY: a function of this library, which is never unmapped. UCX was loaded earlier, so the function runs
             // before UCX's destructors.
@@ -152,6 +158,7 @@ impl Job {
             rank,
             size,
             leader: Leader::default(),
+            wait: Wait::Spin,
             rank_at: places.unwrap_or(&[]).iter().copied().zip(0..).collect(),
             is_open: AtomicBool::new(true),
             joined: Mutex::default(),

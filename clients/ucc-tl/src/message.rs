@@ -10,6 +10,8 @@
 //!                           char *why, size_t room);
 //! /* 0: under way; 1: complete; -1: failed, `why` gets the reason. Unless it is under way, it is gone then. */
 //! int xgvmi_message_test(void *message, char *why, size_t room);
+//! /* The caller waits for a message that is under way: rests as `UCC_TL_XGVMI_WAIT` says, at most 1 ms. */
+//! void xgvmi_message_rest(void *message);
 //! ```
 //!
 //! Any thread may call them. Messages that wait at the rank go on while the program is in no call: a thread makes progress while
@@ -17,6 +19,7 @@
 
 use crate::job::{self, Job, Progress};
 use crate::log;
+use crate::wait::{LOOKS, SLEEP, Wait};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,6 +34,8 @@ struct Message {
     job: Arc<Job>,
     request: Request,
     patience: Patience,
+    /// Rests so far.
+    rests: u32,
     what: String,
 }
 
@@ -81,6 +86,7 @@ pub unsafe extern "C" fn xgvmi_message_begin(
             what: format!("a message of {length} bytes {direction} rank {peer}"),
             // Other ranks may be late by any time.
             patience: Patience::new(None, Instant::now()),
+            rests: 0,
             job,
             request,
         })
@@ -134,7 +140,31 @@ pub unsafe extern "C" fn xgvmi_message_test(
     answer
 }
 
+/// See above.
+///
+/// # Safety
+/// As for [`xgvmi_message_test`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_message_rest(message: *mut c_void) {
+    let message: *mut Message = message.cast();
+    let rest = || {
+        // SAFETY: the caller upholds the contract.
+        unsafe { &mut *message }.rest();
+    };
+    // What fails is told by the next test.
+    let _ = catch_unwind(AssertUnwindSafe(rest));
+}
+
 impl Message {
+    fn rest(&mut self) {
+        self.rests = self.rests.saturating_add(1);
+        match self.job.wait {
+            Wait::Yield => std::thread::yield_now(),
+            Wait::Sleep if self.rests > LOOKS => self.job.rest(SLEEP),
+            Wait::Spin | Wait::Sleep => {}
+        }
+    }
+
     fn test(&mut self) -> Result<bool, OffloadError> {
         match self.job.test(&mut self.request)? {
             Progress::Over => return Ok(true),

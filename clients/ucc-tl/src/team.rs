@@ -289,7 +289,13 @@ impl TeamState {
                     return Ok(false);
                 };
                 let places = self.identity.as_ref().map(|team| &team.places[..]);
-                let job = Job::new(connecting.id, [self.rank, self.size], client, places);
+                let job = Job::new(
+                    connecting.id,
+                    [self.rank, self.size],
+                    client,
+                    places,
+                    self.context.wait(),
+                );
                 self.context.add_job(&job);
                 self.join(job, 0);
                 **stage = Stage::Over;

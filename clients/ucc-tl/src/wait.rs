@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 /// Number of looks without a pause after which they are a wait, and the shortest pause.
-const LOOKS: u32 = 8;
+pub(crate) const LOOKS: u32 = 8;
 const PAUSE: Duration = Duration::from_micros(10);
 
 /// The longest sleep: a rank also waits for messages of other components.
-const SLEEP: Duration = Duration::from_millis(1);
+pub(crate) const SLEEP: Duration = Duration::from_millis(1);
 
 /// The user's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

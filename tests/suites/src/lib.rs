@@ -82,7 +82,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             hpcc, the tests of MUMPS and of mpi4py, Fourier transforms by FFTW under Open MPI and the Intel MPI Benchmarks
             under MPICH, each with checks, and with collectives on the DPUs; XGVMI_IMB=DIR names other built benchmarks,
             XGVMI_OSU=DIR built ones of OSU (7.2) for Open MPI
-  slurm     Debian's Slurm with two nodes here: MPICH by PMI-2, collectives on the DPUs with service processes of a prolog
+  slurm     Debian's Slurm with two nodes here: MPICH by PMI-2 and Open MPI, collectives on the DPUs with service processes of a prolog
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' writes to
             such a volume for an hour (XGVMI_SOAK_S: fewer seconds), while export, service and targets are killed and lose

@@ -1,13 +1,13 @@
-//! Slurm of the distribution with two nodes on this machine: `salloc` and `srun` start ranks of MPICH by PMI-2, and a prolog
-//! starts the service processes that carry out their collectives.
+//! Slurm of the distribution with two nodes on this machine: `salloc` and `srun` start ranks of MPICH by PMI-2, `salloc` and
+//! `mpirun` those of Open MPI, and a prolog starts the service processes that carry out their collectives.
 
 use super::device::Testbed;
-use super::ucc::job::{Launcher, RANKS, Site, device, variable};
+use super::ucc::job::{Launcher, RANKS, Site, Variable, device, variable};
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
 use dev_setup::{self as setup, tree};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -24,21 +24,37 @@ const OF_LAUNCHER: [&str; 4] = ["PMI_FD", "PMI_JOBID", "PMI_RANK", "PMI_SIZE"];
 
 const TASKS: &str = "srun: tasks on two nodes";
 const OFFLOADED: &str = "salloc and srun: collectives on the DPUs, with services of a prolog";
+const OPEN_MPI: &str = "salloc and mpirun: collectives of Open MPI on the DPUs";
+/// What salloc tells mpirun.
+const OF_SALLOC: [&str; 8] = [
+    "SLURM_JOBID",
+    "SLURM_JOB_ID",
+    "SLURM_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_JOB_CPUS_PER_NODE",
+];
 
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     if world.wants(TASKS) {
         cases.push(Case::of(TASKS, tasks(world)));
     }
-    if world.wants(OFFLOADED) {
+    type Test = fn(&Site<'_>) -> Result<()>;
+    let tests: [(&str, Test); 2] = [(OFFLOADED, offloaded), (OPEN_MPI, open_mpi)];
+    for (name, test) in tests.into_iter().filter(|(name, _)| world.wants(name)) {
         let site = tree::ucc().and_then(|tree| {
             let place = Place::new(&tree.root, &world.dir, &world.env.cache)?;
             Site::new(world, tree, place)
         });
+        let may = name != OPEN_MPI || fs::metadata("/proc/self")?.uid() == 0;
+        let site = site.and_then(|site| may.then_some(site).context("not root"));
         cases.push(match site {
-            Ok(site) => Case::of(OFFLOADED, offloaded(&site)),
+            Ok(site) => Case::of(name, test(&site)),
             Err(error) => Case {
-                name: OFFLOADED.to_owned(),
+                name: name.to_owned(),
                 outcome: Outcome::Skipped(format!("{error:#}")),
             },
         });
@@ -54,8 +70,8 @@ struct Slurm {
 }
 
 impl Slurm {
-    /// `dir` has the prolog and the epilog.
-    fn start(dir: &Path) -> Result<Self> {
+    /// `dir` has the prolog and the epilog. With `is_apart` each node has a host name, which requires privileges.
+    fn start(dir: &Path, is_apart: bool) -> Result<Self> {
         let mut slurm = Self {
             tools: setup::slurm()?,
             dir: dir.to_owned(),
@@ -88,12 +104,23 @@ impl Slurm {
         slurm.daemons.push(munged);
         let ports = [free_port()?, free_port()?, free_port()?];
         let plugins = slurm.tools.library("slurm-wlm")?;
-        let text = config(dir, &plugins, (&host, &user), ports);
+        let hosts = match is_apart {
+            true => ["n0", "n1"],
+            false => [host.as_str(); 2],
+        };
+        let text = config(dir, &plugins, (&host, hosts, &user), ports);
         fs::write(dir.join("slurm.conf"), text)?;
         let mut controller = slurm.command(sbin.join("slurmctld-wlm"));
         slurm.daemons.push(Running::spawn(controller.arg("-D"))?);
         for node in ["n0", "n1"] {
-            let mut daemon = slurm.command(sbin.join("slurmd-wlm"));
+            let mut daemon = slurm.command(match is_apart {
+                true => PathBuf::from("unshare"),
+                false => sbin.join("slurmd-wlm"),
+            });
+            if is_apart {
+                daemon.args(["--uts", "sh", "-c", "hostname $0; exec \"$@\"", node]);
+                daemon.arg(sbin.join("slurmd-wlm"));
+            }
             daemon
                 .args(["-D", "-N", node, "-d"])
                 .arg(sbin.join("slurmstepd-wlm"));
@@ -147,7 +174,13 @@ impl Drop for Slurm {
 }
 
 /// The configuration. Nodes have more processors than the machine.
-fn config(dir: &Path, plugins: &Path, (host, user): (&str, &str), ports: [u16; 3]) -> String {
+fn config(
+    dir: &Path,
+    plugins: &Path,
+    (host, hosts, user): (&str, [&str; 2], &str),
+    ports: [u16; 3],
+) -> String {
+    let [one, other] = hosts;
     let [controller, first, second] = ports;
     let (dir, plugins) = (dir.display(), plugins.display());
     format!(
@@ -175,8 +208,8 @@ SlurmdParameters=config_overrides
 Prolog={dir}/prolog
 Epilog={dir}/epilog
 PrologFlags=Alloc
-NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=100
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=100
+NodeName=n0 NodeHostname={one} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=100
+NodeName=n1 NodeHostname={other} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=100
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 "
     )
@@ -198,7 +231,7 @@ fn tasks(world: &World) -> Result<()> {
         &format!("echo up >> {}/seen\n", dir.display()),
     )?;
     script(&dir.join("epilog"), "exit 0\n")?;
-    let slurm = Slurm::start(dir)?;
+    let slurm = Slurm::start(dir, false)?;
     let mut srun = slurm.command(slurm.tools.bin.join("srun"));
     srun.args(["-N2", "-n4", "--mpi=pmi2", "sh", "-c"]);
     srun.arg("echo $SLURMD_NODENAME $PMI_RANK of $PMI_SIZE");
@@ -228,20 +261,21 @@ fn line(command: &Command) -> String {
     words.join(" ")
 }
 
-fn offloaded(site: &Site<'_>) -> Result<()> {
-    const SCHEME: &str = "xgvmi";
-    let world = site.world;
-    let testbed = Testbed::new(world)?;
+/// A rank's scheme.
+const SCHEME: &str = "xgvmi";
+
+/// Prolog and epilog that start and end the services on the device. Returns lines of a script for which `$n` is the number of the
+/// node, and `$port` that of its service, and the variables of its ranks.
+fn services(site: &Site<'_>, testbed: &Testbed<'_>) -> Result<(String, Vec<Variable>)> {
     testbed.create()?;
     let dir = testbed.path();
     let ports = [free_port()?, free_port()?];
-    // `$n` is the number of the node, and `$port` that of its service.
     let node = format!(
         "n=${{SLURMD_NODENAME#n}}\nport=$(sed -n \"$((n + 1))p\" {0}/ports)\nof={0}/service.$SLURMD_NODENAME\n",
         dir.display()
     );
     fs::write(dir.join("ports"), format!("{}\n{}\n", ports[0], ports[1]))?;
-    let mut service = site.service(&testbed, SCHEME, "node$n.dpu");
+    let mut service = site.service(testbed, SCHEME, "node$n.dpu");
     service.args(["--listen", "127.0.0.1:$port"]);
     // The prolog ends when the service listens, and the epilog ends the service after its report of the job.
     let prolog = format!(
@@ -256,7 +290,7 @@ kill $(cat $of.pid)
 rm $of.pid\n";
     script(&dir.join("prolog"), &(node.clone() + &prolog))?;
     script(&dir.join("epilog"), &(node.clone() + epilog))?;
-    let mut own = device(SCHEME, world);
+    let mut own = device(SCHEME, site.world);
     own.extend(
         [
             ("UCC_TL_XGVMI_SERVICES", "127.0.0.1:$port"),
@@ -266,16 +300,14 @@ rm $of.pid\n";
         ]
         .map(variable),
     );
-    own.extend(OF_LAUNCHER.map(|name| (name.to_owned(), format!("${name}"))));
-    let program = Launcher::Mpich.compile(world, "mpi_legal")?;
-    let mut rank = site.rank(&testbed, own, ("node$n.host", &program));
-    rank.args(["--late", "1"]).args(PROGRAMS);
-    let task = dir.join("task");
-    script(&task, &format!("{node}exec {}\n", line(&rank)))?;
-    let slurm = Slurm::start(dir)?;
+    Ok((node, own))
+}
+
+/// Runs salloc with a command that starts the legal programs, whose collectives the services carry out.
+fn allocated(slurm: &Slurm, command: &[&Path], arguments: &[&str]) -> Result<()> {
+    let dir = &slurm.dir;
     let mut job = slurm.command(slurm.tools.bin.join("salloc"));
-    job.args(["-N2", "-n4"]).arg(slurm.tools.bin.join("srun"));
-    job.args(["--mpi=pmi2"]).arg(&task);
+    job.args(["-N2", "-n4"]).args(command).args(arguments);
     let done = process::run(&mut job, LIMIT)?;
     let logs = || {
         ["n0", "n1"].map(|node| {
@@ -312,4 +344,82 @@ rm $of.pid\n";
         said()
     );
     Ok(())
+}
+
+fn offloaded(site: &Site<'_>) -> Result<()> {
+    let testbed = Testbed::new(site.world)?;
+    let dir = testbed.path();
+    let (node, mut own) = services(site, &testbed)?;
+    own.extend(OF_LAUNCHER.map(|name| (name.to_owned(), format!("${name}"))));
+    let program = Launcher::Mpich.compile(site.world, "mpi_legal")?;
+    let mut rank = site.rank(&testbed, own, ("node$n.host", &program));
+    rank.args(["--late", "1"]).args(PROGRAMS);
+    let task = dir.join("task");
+    script(&task, &format!("{node}exec {}\n", line(&rank)))?;
+    let slurm = Slurm::start(dir, false)?;
+    let srun = slurm.tools.bin.join("srun");
+    allocated(
+        &slurm,
+        &[&srun],
+        &["--mpi=pmi2", &task.display().to_string()],
+    )
+}
+
+/// Open MPI's mpirun starts its daemons by srun, and tells the nodes by their host names. mpirun and daemons are in the tree of
+/// the MPI, and Slurm is not, so scripts of their names change the place.
+fn open_mpi(site: &Site<'_>) -> Result<()> {
+    let testbed = Testbed::new(site.world)?;
+    let dir = testbed.path();
+    let (node, mut own) = services(site, &testbed)?;
+    site.add_interface()?;
+    let program = Launcher::OpenMpi.compile(site.world, "mpi_legal")?;
+    let slurm = Slurm::start(dir, true)?;
+    let (inner, outer) = (dir.join("inner"), dir.join("outer"));
+    for dir in [&inner, &outer] {
+        fs::create_dir(dir).context("a directory")?;
+    }
+    own.extend(OF_SALLOC.map(|name| (name.to_owned(), format!("${name}"))));
+    own.extend(
+        ["SLURM_NODEID", "SLURMD_NODENAME"].map(|name| (name.to_owned(), format!("${name}"))),
+    );
+    let daemon = site.tool(own, "prted");
+    script(
+        &outer.join("prted"),
+        &format!("{node}exec {} \"$@\"\n", line(&daemon)),
+    )?;
+    let mut srun = slurm.command(slurm.tools.bin.join("srun"));
+    srun.env(
+        "PATH",
+        format!("{}:/usr/bin:/bin:/usr/sbin", outer.display()),
+    );
+    let back = format!(
+        "chroot /proc/{0}/root nsenter --target {0} --mount --net --",
+        std::process::id()
+    );
+    script(
+        &inner.join("srun"),
+        &format!("exec {back} {} \"$@\"\n", line(&srun)),
+    )?;
+    let mut own = vec![(
+        "PATH".to_owned(),
+        format!("{}:/usr/bin:/bin:/usr/sbin", inner.display()),
+    )];
+    own.extend(OF_SALLOC.map(|name| (name.to_owned(), format!("${name}"))));
+    let mut launch = site.tool(own, "mpirun.openmpi");
+    launch.args([
+        "-n",
+        "4",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "--timeout",
+        "120",
+    ]);
+    let inner = testbed.command("$UCC_TL_XGVMI_NODE.host", &program);
+    let task = dir.join("task");
+    script(&task, &format!("exec {} \"$@\"\n", line(&inner)))?;
+    launch.arg(&task).args(["--late", "1"]).args(PROGRAMS);
+    let launcher = dir.join("launch");
+    script(&launcher, &format!("exec {}\n", line(&launch)))?;
+    allocated(&slurm, &[&launcher], &[])
 }

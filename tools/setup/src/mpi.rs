@@ -110,7 +110,10 @@ impl Mpi {
     pub fn neighbors(&self) -> Result<PathBuf> {
         self.shared(&[
             "clients/mpi/xgvmi_mpi.c",
+            "clients/mpi/xgvmi_mpi_agree.c",
             "clients/mpi/xgvmi_mpi_messages.c",
+            "clients/mpi/xgvmi_mpi_pairs.c",
+            "clients/mpi/xgvmi_mpi_persistent.c",
             "clients/mpi/xgvmi_mpi_requests.c",
         ])
     }

@@ -254,7 +254,11 @@ pub(crate) fn put(part: Part, built: &Built, layout: &Layout) -> Result<()> {
                 "osu-bench/shim/osu_mpi.c",
                 "clients/mpi/xgvmi_mpi.c",
                 "clients/mpi/xgvmi_mpi.h",
+                "clients/mpi/xgvmi_mpi_agree.c",
                 "clients/mpi/xgvmi_mpi_messages.c",
+                "clients/mpi/xgvmi_mpi_messages.h",
+                "clients/mpi/xgvmi_mpi_pairs.c",
+                "clients/mpi/xgvmi_mpi_persistent.c",
                 "clients/mpi/xgvmi_mpi_requests.c",
                 "services/offload/dpa/reads.c",
             ] {

@@ -217,6 +217,29 @@ impl<'a> Site<'a> {
         command
     }
 
+    /// Adds an interface to the namespaces: Open MPI's daemons of several nodes do not use the loopback one.
+    pub(crate) fn add_interface(&self) -> Result<()> {
+        const ADD: &str = "ip link add nodes type bridge && ip address add 192.0.2.1/24 dev nodes && ip link set nodes up";
+        process::stdout(self.place.outside("sh").args(["-c", ADD]), UP)?;
+        Ok(())
+    }
+
+    /// A program of Open MPI's launcher with UCC for its ranks, with `own` variables.
+    pub(crate) fn tool(&self, own: Vec<Variable>, program: &str) -> Command {
+        let mut all = variables(Launcher::OpenMpi, true);
+        let path = UccTree::library_path(&self.stage);
+        all.push(("LD_LIBRARY_PATH".to_owned(), path));
+        all.extend(
+            [
+                ("PRTE_ALLOW_RUN_AS_ROOT", "1"),
+                ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+            ]
+            .map(variable),
+        );
+        all.extend(own);
+        self.place.inside(&all, program)
+    }
+
     /// A job on the nodes of `testbed`. `vary` returns further variables for the ranks of a node.
     pub fn job(
         &self,

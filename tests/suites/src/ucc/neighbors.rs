@@ -1,6 +1,6 @@
 //! Neighbourhood collectives and messages of an MPI program with the preloaded library of `clients/mpi`, on the service processes.
 
-use super::job::{Backend, Launcher, RANKS, Site, Variable};
+use super::job::{Backend, Launcher, RANKS, Site, Variable, variable};
 use super::{COMPILE, LIMIT};
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -69,7 +69,8 @@ pub(super) fn messages(site: &Site<'_>, launcher: Launcher) -> Result<()> {
     Ok(())
 }
 
-/// When a service ends, the messages of all ranks fail, and their data until then is right.
+/// When a service ends, the messages of all ranks fail, and their data until then is right. Then the ranks agree anew, and all
+/// messages go by the MPI.
 pub(super) fn messages_lost(site: &Site<'_>, launcher: Launcher) -> Result<()> {
     let program = launcher.compile(site.world, "mpi_messages")?;
     let library = launcher.compiler(site.world)?.neighbors()?;
@@ -77,7 +78,9 @@ pub(super) fn messages_lost(site: &Site<'_>, launcher: Launcher) -> Result<()> {
     let where_and_how = (&services.testbed, Backend::Offload(&services));
     let words = [&program[..], "endless"];
     let mut command = site.job(where_and_how, launcher, &words, |_| {
-        preload(site, Some(&library))
+        let mut own = preload(site, Some(&library));
+        own.push(variable(("UCC_TL_XGVMI_ON_FAILURE", "host")));
+        own
     });
     let job = Running::spawn(&mut command)?;
     let is_going = process::wait_until(LIMIT, || job.said().lines().any(|line| line == "going"));

@@ -30,14 +30,15 @@ own (mpi), stock UCC's on the hosts (ucc), and the service processes' on the DPU
 xgvmi. Computation between start and wait is a sleep, because two cores cannot compute for four ranks. The programs spread_...
 let the ranks start at different times, and measure the time of a rank in MPI. The programs sleep_... block, and their
 ranks sleep in an offloaded call (UCC_TL_XGVMI_WAIT=sleep). So do those of the group cluster, blocking allreduces of 16 ranks on four nodes.
+The group messages has a ping-pong and an exchange with two neighbours, on a communicator with the info xgvmi_messages.
 
   --sizes MIN:MAX    bytes to each rank, or of a rank's vector; they double [default: 1024:1048576]
   --iterations N     timed calls per size [default: 20]
   --schemes LIST     schemes of the offloaded collectives [default: ksm,stock,xgvmi]
-  --programs LIST    groups of programs [default: osu,mpi,spread,sleep,cluster]
+  --programs LIST    groups of programs [default: osu,mpi,spread,sleep,messages,cluster]
   --quick            sizes 65536:262144, five calls each
 
-A run of all takes longer than 25 minutes on two cores. The groups sleep and cluster measure xgvmi only, from 64 KiB on; spread
+A run of all takes longer than 25 minutes on two cores. The groups sleep, messages and cluster measure xgvmi only, from 64 KiB on, and messages of up to four times MAX; spread
 has 4 KiB, 64 KiB and 1 MiB. `cargo xtask results --only ucc` replaces the rows of the programs that a run has measured.
 
 Writes target/demo-ucc/report.json, report.md, report.svg. If the packages or the namespaces are not available, the
@@ -83,8 +84,10 @@ const CLUSTER: (&str, &str, Shape) = (
 );
 /// Sizes from which the calls of blocking ranks are compared.
 const LONG: u32 = 64 << 10;
+/// Modes of the program with messages between ranks, and their names in the report.
+const MESSAGES: [(&str, &str); 2] = [("ping-pong", "message_ping_pong"), ("halo", "message_halo")];
 /// Groups of programs.
-const GROUPS: [&str; 5] = ["osu", "mpi", "spread", "sleep", "cluster"];
+const GROUPS: [&str; 6] = ["osu", "mpi", "spread", "sleep", "messages", "cluster"];
 /// Counted commands and work requests of the device, with their groups in its counters.
 const COMMANDS: [(&str, &str); 7] = [
     ("commands", "create_mkey"),
@@ -391,6 +394,9 @@ fn one_way(
     if has("sleep") && way.is_compared() {
         records.extend(runner.long(options, way, &SLEEPS, &[SLEEP])?);
     }
+    if has("messages") && way.is_compared() {
+        records.extend(runner.messages(options, way)?);
+    }
     if let Some(services) = &services {
         let calls = records
             .iter()
@@ -511,15 +517,51 @@ impl Runner<'_> {
             .collect()
     }
 
+    /// Messages between ranks. Those of a way with services are offloaded.
+    fn messages(&self, options: &Options, way: Way) -> Result<Vec<Record>> {
+        let [least, most] = bounds(&options.sizes)?;
+        let sizes = [least.max(LONG), most.saturating_mul(4)];
+        let pool = self.site.world.bin.join("libuct_ib_mlx5_xgvmi.so");
+        let library = mpi::wheel(&self.site.world.env).neighbors()?;
+        let both = format!("{}:{}", pool.display(), library.display());
+        let preload = [("LD_PRELOAD", both.as_str())];
+        let variables = &preload[..way.scheme.iter().len()];
+        let mut records = Vec::new();
+        for (mode, name) in MESSAGES {
+            let (record, said) = self.said(options, way, (mode, name), sizes, variables)?;
+            // A send and a receive of each rank at least.
+            let least = way.scheme.map_or(0, |_| 2 * RANKS * calls(&record.value));
+            let moved = moved(&said);
+            ensure!(
+                moved >= least && (least > 0 || moved == 0),
+                "{name}: the service processes moved {moved} messages:\n{said}"
+            );
+            records.push(record);
+        }
+        Ok(records)
+    }
+
     /// A mode of the timed program, without the device's counters.
     fn timed(
+        &self,
+        options: &Options,
+        way: Way,
+        mode: (&str, &'static str),
+        sizes: [u32; 2],
+        variables: &[(&str, &str)],
+    ) -> Result<Record> {
+        let (record, _) = self.said(options, way, mode, sizes, variables)?;
+        Ok(record)
+    }
+
+    fn said(
         &self,
         options: &Options,
         way: Way,
         (mode, name): (&str, &'static str),
         [least, most]: [u32; 2],
         variables: &[(&str, &str)],
-    ) -> Result<Record> {
+    ) -> Result<(Record, String)> {
         let program = programs::compile_mpi(self.site, "mpi_timed")?;
         let numbers = [least, most, options.iterations].map(|number| number.to_string());
         let mut words = vec![program.as_str(), mode];
@@ -529,12 +571,20 @@ impl Runner<'_> {
         let rows = printed(&said)?;
         ensure!(!rows.is_empty(), "{name} prints no row:\n{said}");
         eprint!(".");
-        Ok(Record {
+        let record = Record {
             way,
             program: name,
             value: json!({ "rows": rows }),
-        })
+        };
+        Ok((record, said))
     }
+}
+
+/// Messages that the ranks say the service processes have moved: sends and receives.
+fn moved(said: &str) -> u64 {
+    let before = said.split(" messages sent or received");
+    let numbers = before.filter_map(|text| text.rsplit_once(' ')?.1.parse::<u64>().ok());
+    numbers.sum()
 }
 
 /// Rows that a program has printed.
@@ -659,7 +709,7 @@ mod tests {
                 options.schemes.len(),
                 options.programs.len()
             ),
-            ("1024:1048576", 3, 5)
+            ("1024:1048576", 3, 6)
         );
         let options = parse("--quick --schemes xgvmi").unwrap().unwrap();
         assert_eq!((options.iterations, options.schemes), (5, vec!["xgvmi"]));
@@ -735,6 +785,10 @@ mod tests {
             (&json!(5), &json!(7.5))
         );
         assert_eq!(calls(&records[0].value), 2);
+        assert_eq!(
+            moved("a; 12 messages sent or received\nb; 3 messages sent or received\n7"),
+            15
+        );
         assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Allreduce sum: {TL_UCP}").is_ok());
         assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Allreduce sum: {TL_X}").is_err());
         assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Bcast {TL_UCP}").is_err());

@@ -129,7 +129,11 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
             for source in [
                 "xgvmi_mpi.c",
                 "xgvmi_mpi.h",
+                "xgvmi_mpi_agree.c",
                 "xgvmi_mpi_messages.c",
+                "xgvmi_mpi_messages.h",
+                "xgvmi_mpi_pairs.c",
+                "xgvmi_mpi_persistent.c",
                 "xgvmi_mpi_requests.c",
             ] {
                 wanted.push(format!("usr/share/xgvmi-offload/{source}"));
