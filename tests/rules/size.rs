@@ -16,15 +16,15 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 ///
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 28_000),
+    (&["tools/", "testbed/"], 28_200),
     (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
     (&["clients/"], 16_930),
     (&["cli/"], 4_500),
     (&["doca/"], 40_950),
     (&["osu-bench/"], 4_100),
-    (&["services/"], 55_310),
-    (&["shared/"], 10_850),
+    (&["services/"], 55_320),
+    (&["shared/"], 10_860),
     (&["ucx-sys/"], 560),
     (&["uct-plugin/"], 13_270),
     (&["xgvmi-pool/"], 14_450),

@@ -292,6 +292,11 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Nodes, ranks per node and SPs per node.
+    pub(super) fn machine(&self) -> [u32; 3] {
+        [self.nodes, self.ppn, self.sps]
+    }
+
     /// Time of a message on the link, in nanoseconds.
     pub(super) fn on_the_wire_ns(&self, bytes: u64) -> f64 {
         let packets = bytes.div_ceil(MTU_BYTES);
@@ -330,7 +335,7 @@ impl Config {
     pub(super) fn messages_per_block(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "below 2^52, and a ratio")]
         let real = |number: u64| number as f64;
-        let services = Services::new(self, u64::MAX);
+        let services = Services::new(self.machine(), u64::MAX);
         let receivers = u64::from(self.ppn).div_ceil(services.of_node);
         let between = services.messages(services.ranks * receivers);
         // A message between two SPs is one of both.
@@ -419,5 +424,31 @@ mod tests {
         let whole = 2.0 * (steps.send + steps.receive);
         assert!((whole - message * 36.0 / 256.0).abs() < 1e-9);
         assert!((steps.read - before.read - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn messages_per_block_are_those_that_the_service_sends() {
+        let report = include_str!("../../../docs/results/service.json");
+        let report: serde_json::Value = serde_json::from_str(report).expect("a report");
+        let mut compared = 0;
+        for row in report["rows"].as_array().expect("rows") {
+            let Some(counted) = row["messages_per_block"].as_f64() else {
+                continue;
+            };
+            let number = |name: &str| {
+                let number = row[name].as_u64().and_then(|of| of.try_into().ok());
+                number.expect("a small number")
+            };
+            let config = Config {
+                nodes: 2,
+                ppn: number("ranks") / 2,
+                sps: number("services_per_node"),
+                ..Config::slides(1, Scheme::Free)
+            };
+            let found = config.messages_per_block();
+            assert!((found / counted - 1.0).abs() < 1e-9, "{found}: {row}");
+            compared += 1;
+        }
+        assert_eq!(compared, 10);
     }
 }

@@ -1,7 +1,6 @@
 //! Service processes (SPs) of a call and their messages, as the service divides and sends them. A test compares the numbers
 //! with the counts of `cargo xtask bench scale` and `service`.
 
-use super::config::Config;
 use xgvmi_offload::figures::{self, Division};
 
 /// The SPs of a call.
@@ -19,11 +18,11 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Of a call that is divided among as many lanes as `parts` allows.
-    pub(super) fn new(config: &Config, parts: u64) -> Self {
-        let (nodes, ppn) = (u64::from(config.nodes), u64::from(config.ppn));
+    /// Of a call on these nodes, ranks per node and SPs per node that is divided among as many lanes as `parts` allows.
+    pub(super) fn new([nodes, ppn, sps]: [u32; 3], parts: u64) -> Self {
         let least = figures::RANKS_PER_SP.into();
-        let used = figures::services_used(config.ppn as usize, config.sps as usize, least) as u64;
+        let used = figures::services_used(ppn as usize, sps as usize, least) as u64;
+        let (nodes, ppn) = (u64::from(nodes), u64::from(ppn));
         if used < 2 || nodes * used <= ppn {
             return Self {
                 of_node: used,
@@ -44,8 +43,8 @@ impl Services {
     }
 
     /// Of a vector, which is divided among all lanes if it is long.
-    pub(super) fn of_vector(config: &Config, bytes: u64) -> Self {
-        Self::new(config, bytes / figures::SLICE_MIN as u64)
+    pub(super) fn of_vector(machine: [u32; 3], bytes: u64) -> Self {
+        Self::new(machine, bytes / figures::SLICE_MIN as u64)
     }
 
     /// SPs on other nodes with which one exchanges messages.
@@ -150,18 +149,8 @@ fn all_owners(owners: u64, members: u64, windows: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheme::Scheme;
     use serde_json::Value;
     use std::collections::BTreeSet;
-
-    fn machine(nodes: u32, ppn: u32, sps: u32) -> Config {
-        Config {
-            nodes,
-            ppn,
-            sps,
-            ..Config::slides(1, Scheme::Free)
-        }
-    }
 
     fn rows(report: &str) -> Vec<Value> {
         let report: Value = serde_json::from_str(report).expect("a report");
@@ -176,7 +165,7 @@ mod tests {
     #[test]
     fn a_call_has_lanes_on_many_nodes_only() {
         let of = |nodes, ppn, sps, parts| {
-            let services = Services::new(&machine(nodes, ppn, sps), parts);
+            let services = Services::new([nodes, ppn, sps], parts);
             let lanes = (services.of_node, services.lanes);
             (services.members, services.ranks, lanes)
         };
@@ -231,8 +220,7 @@ mod tests {
         let mut collectives = BTreeSet::new();
         for row in &rows {
             let (ranks, nodes) = (number(row, "ranks"), number(row, "nodes"));
-            let config = machine(nodes, ranks / nodes, 1);
-            let services = Services::new(&config, 1);
+            let services = Services::new([nodes, ranks / nodes, 1], 1);
             let members = services.members;
             let collective = row["collective"].as_str().expect("a name");
             let messages = match collective {
@@ -251,27 +239,6 @@ mod tests {
             collectives.insert(collective);
         }
         assert_eq!((rows.len(), collectives.len()), (30, 6));
-    }
-
-    #[test]
-    fn messages_per_block_are_those_that_the_service_sends() {
-        let rows = rows(include_str!("../../../docs/results/service.json"));
-        let mut compared = 0;
-        for row in &rows {
-            let Some(counted) = row["messages_per_block"].as_f64() else {
-                continue;
-            };
-            let nodes = 2;
-            let config = machine(
-                nodes,
-                number(row, "ranks") / nodes,
-                number(row, "services_per_node"),
-            );
-            let found = config.messages_per_block();
-            assert!((found / counted - 1.0).abs() < 1e-9, "{found}: {row}");
-            compared += 1;
-        }
-        assert_eq!(compared, 10);
     }
 
     /// Depth, and SPs below the root.

@@ -87,7 +87,7 @@ fn whole(config: &Config, table: &CostTable, load: Load, buffers: &[u64]) -> Off
 /// offers.
 pub(super) fn broadcast(config: &Config, table: &CostTable) -> Offloaded {
     let bytes = config.block_bytes;
-    let services = Services::of_vector(config, bytes);
+    let services = Services::of_vector(config.machine(), bytes);
     let work = Work::of(config);
     let Tree { levels, below } = Tree::new(services.members);
     let link = config.on_the_wire_ns(bytes);
@@ -114,7 +114,7 @@ pub(super) fn broadcast(config: &Config, table: &CostTable) -> Offloaded {
 pub(super) fn allgather(config: &Config, table: &CostTable) -> Offloaded {
     let bytes = config.block_bytes;
     let (all, ppn) = (config.ranks(), u64::from(config.ppn));
-    let services = Services::new(config, u64::MAX);
+    let services = Services::new(config.machine(), u64::MAX);
     let work = Work::of(config);
     let link = config.on_the_wire_ns(bytes);
     let receivers = ppn.div_ceil(services.of_node);
@@ -133,7 +133,7 @@ pub(super) fn allgather(config: &Config, table: &CostTable) -> Offloaded {
 /// An allreduce: SPs reduce the windows of their ranks, then each owner its segment of all, and all read the results.
 pub(super) fn allreduce(config: &Config, table: &CostTable) -> Offloaded {
     let bytes = config.block_bytes;
-    let services = Services::of_vector(config, bytes);
+    let services = Services::of_vector(config.machine(), bytes);
     let windows = Windows::new(bytes.div_ceil(services.lanes), services.members);
     let work = Work::of(config);
     let Windows { count, owned, .. } = windows;
