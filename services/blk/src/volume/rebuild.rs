@@ -4,9 +4,9 @@
 //! A target that cannot read a block leaves its place. The next rebuild begins behind that block: the others are completed, however
 //! often that one fails.
 
-use super::io::begin;
 use super::seats::{Seat, same};
 use super::state::{BlockState, Volume, add};
+use super::steps::begin;
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
