@@ -25,12 +25,12 @@ const ZEROS: [u8; HOLES_FROM as usize] = [0; HOLES_FROM as usize];
 /// Why a request fails: the error, and a text for the client.
 type Refusal = (u32, String);
 
-/// Writes of at least this length get their memory from the volume, which may keep it.
-const LONG: u32 = 64 << 10;
+/// Writes of such lengths get their memory from the volume, which may keep it. It keeps none of longer ones.
+const LONG: std::ops::RangeInclusive<u32> = 64 << 10..=1 << 20;
 
 /// True for a write whose memory the volume takes.
 pub(super) fn is_long(request: &Request) -> bool {
-    request.command == Command::Write && (LONG..=LENGTH_MAX).contains(&request.length)
+    request.command == Command::Write && LONG.contains(&request.length)
 }
 
 /// Takes the data of a write. Data that is too long for a write is read and dropped, up to a limit.

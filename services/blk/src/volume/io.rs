@@ -5,7 +5,7 @@ use super::parts::Halves;
 use super::seats::{Seat, same};
 use super::stack::View;
 use super::state::{BlockState, Volume, add};
-use super::steps::{Outcome, begin, begin_each};
+use super::steps::{Outcome, begin_each};
 use super::turns::Locks;
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
@@ -586,27 +586,18 @@ impl Volume {
             (piece, block, self.state(block))
         };
         let fetches: Vec<(&Piece, u64, BlockState)> = group.iter().map(fetch).collect();
-        let begun = begin(
-            self.layout,
-            &targets,
-            &fetches,
-            |_, (_, block, state), role| {
-                let held =
-                    !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
-                (held && is_source(role, *block)).then_some(Step::Fetch {
-                    block: *block,
-                    generation: state.generation,
-                })
-            },
-        );
+        let halves = self.fetch_each(&targets, &fetches, |(_, block, state), role| {
+            let held =
+                !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
+            (held && is_source(role, *block)).then_some((*block, state.generation))
+        });
         let is_zero = |state: &BlockState| !state.lost && (state.generation == 0 || state.zero);
         let shows_zeros = fetches.iter().any(|(_, _, state)| is_zero(state));
         let mut whole = Vec::new();
         let start = group.first().map_or(0, |piece| piece.range.start);
         let mut result = Ok(());
-        // All are taken, also after an error.
-        for ((piece, block, state), begun) in fetches.into_iter().zip(begun) {
-            let halves = self.fetched(&targets, begun);
+        // All are decoded, also after an error.
+        for ((piece, block, state), halves) in fetches.into_iter().zip(halves) {
             let part = &mut bytes[piece.range.start - start..piece.range.end - start];
             let done = if part.len() == self.geometry().block_len() {
                 self.decode_block(block, state, halves, part)
@@ -624,14 +615,26 @@ impl Volume {
         result
     }
 
-    /// Takes the parts of a block that were asked for.
-    pub(super) fn fetched(&self, targets: &Targets, begun: PerTarget<Option<Begun>>) -> Halves {
-        let mut halves = Halves::new(self.layout);
+    /// Fetches parts of blocks, all of them at once. `wants` names the block and generation of those that are not left out.
+    pub(super) fn fetch_each<T>(
+        &self,
+        targets: &Targets,
+        blocks: &[T],
+        wants: impl Fn(&T, Role) -> Option<(u64, u64)>,
+    ) -> Vec<Halves> {
+        let mut halves: Vec<Halves> = blocks.iter().map(|_| Halves::new(self.layout)).collect();
+        let begun = begin_each(self.layout, targets, blocks, |_, block, role| {
+            let (block, generation) = wants(block, role)?;
+            Some(Step::Fetch { block, generation })
+        });
         for (role, begun) in self.layout.roles().zip(begun) {
-            if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
-                let found = target.finish(begun);
+            let Some(target) = &targets[role.index()] else {
+                continue;
+            };
+            let ended = target.finish_all(begun.steps.into_vec());
+            for (at, found) in begun.places.into_iter().zip(ended) {
                 self.judge(role, target, found.as_ref().err());
-                halves.found[role.index()] =
+                halves[at].found[role.index()] =
                     Some(found.and_then(|half| half.ok_or(BlkError::Offline(role))));
             }
         }

@@ -50,24 +50,6 @@ pub(super) fn begin_each<'a, T>(
     begun
 }
 
-/// As [`begin_each`]: what has begun, by block.
-pub(super) fn begin<'a, T>(
-    layout: Layout,
-    targets: &[Option<Arc<dyn Target>>],
-    blocks: &'a [T],
-    step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
-) -> Vec<PerTarget<Option<Begun>>> {
-    let nothing = |_| layout.map(|_| None);
-    let mut begun: Vec<PerTarget<Option<Begun>>> = blocks.iter().map(nothing).collect();
-    let of_roles = begin_each(layout, targets, blocks, step);
-    for (role, of_role) in layout.roles().zip(of_roles) {
-        for (at, step) in of_role.places.into_iter().zip(of_role.steps) {
-            begun[at][role.index()] = Some(step);
-        }
-    }
-    begun
-}
-
 /// What became of steps of blocks at the targets: most are done, and there are no more than bits of them.
 pub(super) struct Outcome {
     layout: Layout,
