@@ -145,11 +145,10 @@ impl Volume {
     pub fn write_owned(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
         let length = bytes.len();
         self.geometry().check(offset, length as u64)?;
-        // Otherwise the memory comes back behind the write.
         let shared = self.pending.memory().share(bytes);
         let pieces = self.all_pieces(offset, length);
         let is_whole = pieces.len() * self.geometry().block_len() == length;
-        if length < SHORTEST || !is_whole || pieces.len() > self.group() {
+        if length < SHORTEST || !is_whole || pieces.len() > self.group() || self.cipher.is_some() {
             return self.write(offset, &shared);
         }
         self.with_return(|| {
@@ -162,7 +161,6 @@ impl Volume {
     }
 
     /// Memory for the bytes of a long write, with other ones in it. Empty: there is none.
-    #[must_use]
     pub fn memory(&self, length: usize) -> Vec<u8> {
         self.pending.memory().take_full(length)
     }
