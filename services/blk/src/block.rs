@@ -264,7 +264,7 @@ fn encode_allocated(run: &mut Run, block: &[u8], seal: Option<Seal<'_>>) {
         match shortened {
             None => {
                 raw(run, block, seal, buffer);
-                tries.learn(block, Kind::Raw);
+                tries.learn(block, false);
             }
             Some(length) => {
                 let bytes = &mut buffer[..length];
@@ -272,7 +272,7 @@ fn encode_allocated(run: &mut Run, block: &[u8], seal: Option<Seal<'_>>) {
                     seal.encrypt(bytes);
                 }
                 run.put(Kind::Lz4, bytes, false);
-                tries.learn(block, Kind::Lz4);
+                tries.learn(block, true);
             }
         }
         if buffer.len() > KEPT {
@@ -542,7 +542,7 @@ mod tests {
             let mut tries = Tries::default();
             for seed in 0..before {
                 if tries.tries(&noise(seed)) {
-                    tries.learn(&noise(seed), Kind::Raw);
+                    tries.learn(&noise(seed), false);
                 }
             }
             let mut missed = 0;
@@ -553,7 +553,7 @@ mod tests {
                 missed < (2 * before).clamp(32, 256),
                 "{missed} behind {before}"
             );
-            tries.learn(&noise(before), Kind::Lz4);
+            tries.learn(&noise(before), true);
             assert!(
                 (0..8).all(|seed| tries.tries(&noise(seed))),
                 "all are tried again"
@@ -571,7 +571,7 @@ mod tests {
             for seed in 0..808 {
                 if tries.tries(&make(seed)) {
                     tried += 1;
-                    tries.learn(&make(seed), Kind::Raw);
+                    tries.learn(&make(seed), false);
                 }
             }
             assert_eq!(tried, 8 + 5);

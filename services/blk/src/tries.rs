@@ -1,7 +1,5 @@
 //! Which blocks are worth a compression: it is left out where it has saved nothing lately. Does no I/O.
 
-use crate::block::Kind;
-
 /// Blocks in a row that saved nothing, after which compression is left out if a sample looks like noise or like the last one
 /// of them.
 const IN_VAIN: u32 = 8;
@@ -52,8 +50,8 @@ impl Tries {
     }
 
     /// Compression was tried.
-    pub(crate) fn learn(&mut self, block: &[u8], kind: Kind) {
-        if kind != Kind::Raw {
+    pub(crate) fn learn(&mut self, block: &[u8], saves: bool) {
+        if saves {
             *self = Self::default();
             return;
         }
@@ -103,7 +101,7 @@ mod tests {
             let mut tries = Tries::default();
             for seed in 0..before {
                 if tries.tries(&noise(seed)) {
-                    tries.learn(&noise(seed), Kind::Raw);
+                    tries.learn(&noise(seed), false);
                 }
             }
             let mut missed = 0;
@@ -112,7 +110,7 @@ mod tests {
             }
             let most = if before < 20 { 0 } else { LOOKED_AT - 1 };
             assert!(missed <= most, "{missed} behind {before}");
-            tries.learn(&[7; 4096], Kind::Lz4);
+            tries.learn(&[7; 4096], true);
             assert!(tries.tries(&noise(0)));
         }
     }
