@@ -352,7 +352,7 @@ const CRATES: &[Crate] = &[
             (
                 "basics",
                 &[
-                    "crc32c", "crew", "roles", "geometry", "error", "pipe", "say",
+                    "crc32c", "crew", "roles", "geometry", "error", "pipe", "say", "tries",
                 ],
             ),
             (

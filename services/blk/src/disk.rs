@@ -35,6 +35,20 @@ pub trait Disk: Send + Sync {
     /// The range is outside the volume, or too few targets take the data.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
+    /// As [`Disk::write`], of bytes that may be kept.
+    ///
+    /// # Errors
+    /// As [`Disk::write`].
+    fn write_owned(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
+        self.write(offset, &bytes)
+    }
+
+    /// Memory for the bytes of a write, with other ones in it. Empty: there is none.
+    fn memory(&self, length: usize) -> Vec<u8> {
+        let _ = length;
+        Vec::new()
+    }
+
     /// Writes zeros, with space of their own if `allocate` is set.
     ///
     /// # Errors
@@ -107,6 +121,14 @@ impl Disk for Volume {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.write(offset, bytes)
+    }
+
+    fn write_owned(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
+        self.write_owned(offset, bytes)
+    }
+
+    fn memory(&self, length: usize) -> Vec<u8> {
+        self.memory(length)
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> Result<()> {

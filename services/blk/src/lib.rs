@@ -49,6 +49,7 @@ mod say;
 pub mod sbc;
 pub mod service;
 pub mod store;
+mod tries;
 pub mod vhost;
 pub mod volume;
 

@@ -143,6 +143,9 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
             return Ok(None);
         }
         self.take(taken(&request));
+        if transmit::is_long(&request) {
+            *buffer = self.export.volume().memory(request.length as usize);
+        }
         if request.command == Command::Write {
             transmit::take_data(reader, request.length, buffer)?;
         }

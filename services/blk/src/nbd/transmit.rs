@@ -25,6 +25,14 @@ const ZEROS: [u8; HOLES_FROM as usize] = [0; HOLES_FROM as usize];
 /// Why a request fails: the error, and a text for the client.
 type Refusal = (u32, String);
 
+/// Writes of such lengths get their memory from the volume, which may keep it. It keeps none of longer ones.
+const LONG: std::ops::RangeInclusive<u32> = 64 << 10..=1 << 20;
+
+/// True for a write whose memory the volume takes.
+pub(super) fn is_long(request: &Request) -> bool {
+    request.command == Command::Write && LONG.contains(&request.length)
+}
+
 /// Takes the data of a write. Data that is too long for a write is read and dropped, up to a limit.
 pub(super) fn take_data<S: Read>(
     stream: &mut S,
@@ -142,6 +150,7 @@ fn carry_out(request: &Request, export: &Export, buffer: &mut Vec<u8>) -> Result
             buffer.resize(request.length as usize, 0);
             volume.read(offset, buffer)
         }
+        Command::Write if is_long(request) => volume.write_owned(offset, std::mem::take(buffer)),
         Command::Write => volume.write(offset, buffer),
         Command::Trim => volume.trim(offset, length),
         Command::WriteZeroes => {

@@ -181,6 +181,15 @@ impl RemoteTarget {
     /// The results of all steps of a call, in their order: without what is kept for those that are taken one at a time.
     fn all_steps(&self, call: u64, steps: &[(u64, u64)], results: &mut Vec<Result<Option<Half>>>) {
         let (answers, steps) = match self.answer(call) {
+            Ok(Answer::All(count, usage)) if count == steps.len() => {
+                self.known().1 = usage;
+                results.extend(steps.iter().map(|_| Ok(None)));
+                return;
+            }
+            Ok(Answer::All(count, usage)) => {
+                let count = count.min(steps.len());
+                (vec![Answer::Done(usage); count], steps)
+            }
             Ok(Answer::Steps(answers)) => (answers, steps),
             Ok(other) => (vec![other], steps),
             // The connection is closed: the others have the same reason.
@@ -211,17 +220,17 @@ impl RemoteTarget {
         let mut steps = self.steps();
         if !steps.contains_key(&call) {
             drop(steps);
-            match self.answer(call)? {
-                Answer::Steps(answers) => {
-                    let untaken = Untaken {
-                        left: answers.len(),
-                        answers: answers.into_iter().map(Some).collect(),
-                    };
-                    steps = self.steps();
-                    steps.insert(call, untaken);
-                }
+            let answers = match self.answer(call)? {
+                Answer::Steps(answers) => answers,
+                Answer::All(count, usage) => vec![Answer::Done(usage); count],
                 other => return Ok(other),
-            }
+            };
+            let untaken = Untaken {
+                left: answers.len(),
+                answers: answers.into_iter().map(Some).collect(),
+            };
+            steps = self.steps();
+            steps.insert(call, untaken);
         }
         let untaken = steps.get_mut(&call);
         let taken = untaken.and_then(|untaken| {
@@ -332,6 +341,7 @@ fn refusal(name: &str, block: u64, generation: u64, answer: Answer) -> BlkError 
         | Answer::Held(..)
         | Answer::Changed(..)
         | Answer::Steps(_)
+        | Answer::All(..)
         | Answer::Layers(_)
         | Answer::Joined(_)
         | Answer::Pull(_)
@@ -518,7 +528,7 @@ impl Target for RemoteTarget {
         let owner = self.owner;
         let call = Call::Mark {
             epoch,
-            mark,
+            mark: Box::new(mark),
             owner,
             take_over: self.take_over,
         };

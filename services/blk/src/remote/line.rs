@@ -212,7 +212,7 @@ impl VolumeEnd {
         call: impl Fn(&Call) -> Result<Answer, String>,
     ) -> Result<Self, String> {
         let mut end = End::open(rdma, limit)?;
-        let join = Call::Join(end.own());
+        let join = Call::Join(Box::new(end.own()));
         let joined = |answer| match answer {
             Answer::Joined(line) => Ok(line),
             Answer::Failed(reason) => Err(reason),

@@ -316,7 +316,7 @@ impl TargetServer {
                 continue;
             };
             if let Call::Join(theirs) = call {
-                let answer = match self.join(&mut joined, theirs) {
+                let answer = match self.join(&mut joined, *theirs) {
                     Ok(own) => Answer::Joined(own),
                     Err(reason) => Answer::Failed(reason),
                 };
@@ -454,7 +454,7 @@ impl TargetServer {
                 mark,
                 owner,
                 take_over,
-            } => self.mark((*epoch, *mark), (peer, *owner), *take_over),
+            } => self.mark((*epoch, **mark), (peer, *owner), *take_over),
             Call::Confirm => self.owned(peer, |_| Ok(())),
             Call::Release { generation } => self.owned(peer, |store| {
                 store.finish(store.begin_release(*generation)).map(drop)
@@ -516,6 +516,9 @@ impl TargetServer {
         };
         let usage = self.store.usage();
         match done {
+            Ok(ended) if ended.iter().all(|ended| matches!(ended, Ok(None))) => {
+                Answer::All(ended.len(), usage)
+            }
             Ok(ended) => {
                 let answers = ended.into_iter().map(|ended| match ended {
                     Ok(Some(half)) => Answer::Half(half),

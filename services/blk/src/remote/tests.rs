@@ -322,7 +322,7 @@ fn a_peer_is_told_why_it_is_refused() {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
-    let call = b"XBLK\x09\0\0\0\x02\0\0\0\0\x63";
+    let call = b"XBLK\x0a\0\0\0\x02\0\0\0\0\x63";
     stream.write_all(call).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();

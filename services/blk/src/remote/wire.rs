@@ -16,10 +16,11 @@ use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 wrapped keys and other
-/// layouts, and calls and answers may be read by RDMA, since version 9 targets learn who is trusted and what all have made durable.
+/// layouts, and calls and answers may be read by RDMA, since version 9 targets learn who is trusted and what all have made durable,
+/// since version 10 steps that are all done have one answer.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 9,
+    version: 10,
     program: "xgvmi-blk target",
 };
 /// Longest call: the steps of a group.
@@ -74,7 +75,7 @@ pub(super) enum Call {
     },
     Mark {
         epoch: u64,
-        mark: Mark,
+        mark: Box<Mark>,
         owner: [u8; 16],
         /// Also if the owner's connection is open.
         take_over: bool,
@@ -86,7 +87,7 @@ pub(super) enum Call {
     /// A new one.
     SetLayers(Layers),
     /// The peer's end of an RDMA connection.
-    Join(Line),
+    Join(Box<Line>),
     /// A call of several steps whose answer may go to this slot of the target's memory.
     Into(u16, Vec<Call>),
     /// As `Into`, or without a slot. The target reads the steps in the peer's memory.
@@ -104,6 +105,8 @@ pub(super) enum Answer {
     Changed(Vec<(u64, u64)>, u64),
     /// One answer for each step.
     Steps(Vec<Answer>),
+    /// So many steps are done. Use of space afterwards.
+    All(usize, Usage),
     Half(Half),
     /// The call is done. Use of space afterwards.
     Done(Usage),
@@ -159,8 +162,8 @@ impl Call {
                 owner,
                 take_over,
             } => {
-                writer.u8(7).u64(*epoch).u8(mark_number(*mark));
-                match mark {
+                writer.u8(7).u64(*epoch).u8(mark_number(**mark));
+                match &**mark {
                     Mark::Members(members) => put_members(writer, members),
                     Mark::Wrapping(wrapping) => put_wrapping(writer, wrapping),
                     Mark::Trusted(trusted) => put_trusted(writer, trusted),
@@ -220,7 +223,7 @@ impl Call {
             6 => Self::Flush,
             7 => Self::Mark {
                 epoch: reader.u64()?,
-                mark: take_mark(reader)?,
+                mark: Box::new(take_mark(reader)?),
                 owner: reader.raw()?,
                 take_over: reader.raw::<1>()? != [0],
             },
@@ -234,7 +237,7 @@ impl Call {
             11 => Self::Steps(take_steps(reader, message)?),
             12 => Self::Layers,
             13 => Self::SetLayers(take_layers(reader)?),
-            14 => Self::Join(take_line(reader)?),
+            14 => Self::Join(Box::new(take_line(reader)?)),
             15 => {
                 let slot = u16::from_le_bytes(reader.raw()?);
                 if reader.raw()? != [11] {
@@ -415,6 +418,10 @@ impl Answer {
                 }
                 writer
             }
+            Self::All(steps, usage) => {
+                let writer = writer.u8(16).u64(*steps as u64);
+                writer.u64(usage.used).u64(usage.damaged)
+            }
             Self::Done(usage) => writer.u8(4).u64(usage.used).u64(usage.damaged),
             Self::Absent => writer.u8(5),
             Self::Corrupt(fault) => writer.u8(6).blob(&text(fault)),
@@ -496,6 +503,7 @@ impl Answer {
             13 => Self::Layers(take_layers(reader)?),
             14 => Self::Joined(take_line(reader)?),
             15 => Self::Pull(take_piece(reader)?),
+            16 => Self::All(take_count(reader)?, take_usage(reader)?),
             _ => return Err(reader.fault("of an unknown kind")),
         })
     }

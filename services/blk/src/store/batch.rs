@@ -13,6 +13,7 @@ use super::{Change, Intent, Looked, Record, State, Step, Store, Target as _};
 use crate::error::{BlkError, Result};
 use crate::record::{self, Half};
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 
 /// What is behind a record, up to the next unit.
@@ -135,7 +136,7 @@ impl Store {
         };
         // Of what is changed, the steps are in the same order.
         let mut changes: Vec<Change> = Vec::with_capacity(intents.len());
-        let mut changed = Vec::with_capacity(intents.len());
+        let mut changed: SmallVec<[usize; 64]> = SmallVec::with_capacity(intents.len());
         let blocks = self.blocks.load(Ordering::Acquire);
         {
             let mut state = self.state();

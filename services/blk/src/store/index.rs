@@ -98,6 +98,11 @@ impl Slot {
         Self { age, ..self }
     }
 
+    /// True if its record is that of another slot.
+    pub(super) fn shares_record(&self, other: &Self) -> bool {
+        self.place == other.place
+    }
+
     /// Where its record is. None if the half block has no bytes.
     pub(super) fn extent(&self) -> Option<Extent> {
         (self.place != 0).then(|| Extent {
@@ -168,6 +173,27 @@ impl Entry {
     /// stays, and the others, the newest first, as far as there is space. None if that is too much before the end of a
     /// sync under way, or before a sync. All targets have made durable what counts up to generation `released`.
     pub(super) fn prepare(&self, slot: Slot, keep: u64, released: u64) -> Option<Self> {
+        match (self.slots, self.damaged) {
+            // Most have one generation, which stays.
+            ([Some(only), None, None], false)
+                if only.generation == keep && keep != slot.generation =>
+            {
+                let slot = Slot {
+                    settled: false,
+                    ..slot
+                };
+                let slots = [Some(slot), Some(only), None];
+                Some(Self {
+                    slots,
+                    damaged: false,
+                })
+            }
+            _ => self.prepare_any(slot, keep, released),
+        }
+    }
+
+    /// As [`Entry::prepare`], of any entry.
+    fn prepare_any(&self, slot: Slot, keep: u64, released: u64) -> Option<Self> {
         let (mut settled, mut kept, mut is_empty) = (false, None::<Slot>, !self.damaged);
         for other in self.slots.iter().flatten() {
             is_empty = false;
@@ -221,6 +247,32 @@ impl Entry {
     /// damaged says so until that is durable. None if it does not hold the generation. Settled ones stay as long as a flush
     /// under way may be about them.
     pub(super) fn commit(&self, generation: u64, released: u64) -> Option<Self> {
+        match (self.slots, self.damaged) {
+            // Most have it and the one before.
+            ([Some(slot), Some(before), None], false)
+                if slot.generation == generation
+                    && before.generation < generation
+                    && generation <= released =>
+            {
+                let is_kept = before.settled
+                    && matches!(before.age, Age::Syncing | Age::Durable)
+                    && slot.age != Age::Durable;
+                let slot = Slot {
+                    settled: true,
+                    ..slot
+                };
+                let slots = [Some(slot), is_kept.then_some(before), None];
+                Some(Self {
+                    slots,
+                    damaged: false,
+                })
+            }
+            _ => self.commit_any(generation, released),
+        }
+    }
+
+    /// As [`Entry::commit`], of any entry.
+    fn commit_any(&self, generation: u64, released: u64) -> Option<Self> {
         if generation == 0 {
             return Some(Self::default());
         }
@@ -463,6 +515,54 @@ mod tests {
         // One that nobody has told anything keeps the oldest one.
         assert_eq!(generations(durable.aged(0)), [3, 2, 1]);
         assert!(durable.aged(2).has_more() && !durable.aged(3).has_more());
+    }
+
+    /// What most entries become is what any entry becomes.
+    #[test]
+    fn the_short_ways_to_the_next_entry_end_where_the_long_ones_do() {
+        let ages = [Age::Fresh, Age::Syncing, Age::Durable, Age::Doubtful];
+        let kinds = ages
+            .iter()
+            .flat_map(|age| [false, true].map(|settled| (*age, settled)));
+        let one = |number: u64| {
+            let kinds = kinds.clone();
+            kinds.map(move |(age, settled)| {
+                Some(Slot {
+                    settled,
+                    ..slot(number, age)
+                })
+            })
+        };
+        let mut entries = Vec::new();
+        for first in one(5).chain(one(3)).chain([None]) {
+            for second in one(3).chain(one(4)).chain(one(9)).chain([None]) {
+                for third in [None, Some(slot(1, Age::Durable))] {
+                    let generation = |slot: Option<Slot>| slot.map(|slot| slot.generation);
+                    if first.is_none() || generation(first) != generation(second) {
+                        let slots = [first, second, third];
+                        entries.extend([false, true].map(|damaged| Entry { slots, damaged }));
+                    }
+                }
+            }
+        }
+        assert!(entries.len() > 1000);
+        for entry in entries {
+            for released in [0, 3, 5, AT_ONCE] {
+                for generation in [0, 1, 3, 4, 5, 9] {
+                    let next = |entry: &Entry| entry.commit_any(generation, released);
+                    assert_eq!(
+                        entry.commit(generation, released),
+                        next(&entry),
+                        "{entry:?}"
+                    );
+                    for keep in [0, 3, 5, KEEP_ALL] {
+                        let new = slot(generation, Age::Fresh);
+                        let next = entry.prepare_any(new, keep, released);
+                        assert_eq!(entry.prepare(new, keep, released), next, "{entry:?}");
+                    }
+                }
+            }
+        }
     }
 
     /// The bytes of an entry do not depend on what was there before.

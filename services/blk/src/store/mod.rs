@@ -444,12 +444,11 @@ impl Store {
         let blocks = changes.iter().map(|change| change.block);
         state.touched.extend(blocks);
         for Change { old, new, .. } in changes {
-            let kept = |extent: &Extent| {
-                let mut slots = new.slots.iter().flatten();
-                slots.any(|slot| slot.extent() == Some(*extent))
-            };
-            for extent in old.slots.iter().flatten().filter_map(Slot::extent) {
-                if !kept(&extent) {
+            for slot in old.slots.iter().flatten() {
+                let mut kept = new.slots.iter().flatten();
+                if let Some(extent) = slot.extent()
+                    && !kept.any(|other| other.shares_record(slot))
+                {
                     state.space.give(extent);
                 }
             }

@@ -75,7 +75,6 @@ impl Store {
         let sectors = written.sectors.clone();
         {
             let mut state = self.state();
-            state.change_age(&touched, Age::Syncing, Age::Durable);
             state.settled(written);
         }
         self.use_sectors(sectors);
@@ -87,7 +86,7 @@ impl Store {
                 self.medium.release(extent.offset, extent.length);
             }
         }
-        self.drop_old(&touched);
+        self.drop_old(&touched, Age::Syncing);
         Ok(())
     }
 
@@ -102,7 +101,7 @@ impl Store {
             state.released = generation;
             std::mem::take(&mut state.kept)
         };
-        self.drop_old(&kept);
+        self.drop_old(&kept, Age::Durable);
         let mut state = self.state();
         let more = |block: &u64| {
             let group = state.table.groups.get(&(block / GROUP));
@@ -342,35 +341,53 @@ impl Store {
         self.write_sectors(&sectors)
     }
 
-    /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
-    fn drop_old(&self, touched: &Blocks) {
+    /// What is so old is durable now. Drops the generations before those that are. If an entry cannot be written, the next change
+    /// of it does so.
+    fn drop_old(&self, touched: &Blocks, durable: Age) {
+        let mut groups = touched.groups();
         let mut changes = Vec::new();
-        {
-            let state = self.state();
-            let released = state.released;
-            for (group, places) in touched.groups() {
-                let Some(in_change) = state.table.groups.get(&group) else {
+        loop {
+            self.find_old(&mut groups, durable, &mut changes);
+            if changes.is_empty() {
+                return;
+            }
+            let _ = self.replace(&changes);
+            changes.clear();
+        }
+    }
+
+    /// The next entries that have something to drop. The caller excludes changes.
+    fn find_old<I: Iterator<Item = usize>>(
+        &self,
+        groups: &mut impl Iterator<Item = (u64, I)>,
+        durable: Age,
+        changes: &mut Vec<Change>,
+    ) {
+        let mut state = self.state();
+        let released = state.released;
+        for (group, places) in groups {
+            let Some(in_change) = state.table.groups.get_mut(&group) else {
+                continue;
+            };
+            for place in places {
+                let old = &mut in_change.entries[place];
+                old.change_age(durable, Age::Durable);
+                if !old.has_more() {
+                    // There is nothing older.
                     continue;
-                };
-                for place in places {
-                    let old = &in_change.entries[place];
-                    if !old.has_more() {
-                        // There is nothing older.
-                        continue;
-                    }
-                    let new = old.aged(released);
-                    if new != *old {
-                        changes.push(Change {
-                            block: group * GROUP + place as u64,
-                            old: *old,
-                            new,
-                        });
-                    }
+                }
+                let new = old.aged(released);
+                if new != *old {
+                    changes.push(Change {
+                        block: group * GROUP + place as u64,
+                        old: *old,
+                        new,
+                    });
                 }
             }
-        }
-        for part in changes.chunks(DROPPED_AT_ONCE) {
-            let _ = self.replace(part);
+            if changes.len() >= DROPPED_AT_ONCE {
+                return;
+            }
         }
     }
 }

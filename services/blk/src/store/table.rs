@@ -45,8 +45,8 @@ pub(super) struct Group {
     pub(super) slot: u64,
     pub(super) entries: Entries,
     pub(super) stage: Stage,
-    /// Its sector as it was written last. None: this process has not written it.
-    written: Option<[u8; SECTOR]>,
+    /// Its sector as it was written last. None: this process has not written it, or the settled index has the group.
+    written: Option<Box<[u8; SECTOR]>>,
 }
 
 impl std::fmt::Debug for Group {
@@ -212,13 +212,14 @@ impl Group {
     /// Its sector with new entries. Only these are made again.
     fn sector_with(&self, changes: &[Change]) -> [u8; SECTOR] {
         let number = changes.first().map_or(0, |change| change.block / GROUP);
-        let Some(mut bytes) = self.written else {
+        let Some(written) = &self.written else {
             let mut entries = self.entries;
             for change in changes {
                 entries[nth(change.block)] = change.new;
             }
             return sector(self.slot, Some((number, &entries)));
         };
+        let mut bytes = **written;
         let places = bytes[HEADER..].as_chunks_mut::<ENTRY>().0;
         for change in changes {
             let at = nth(change.block);
@@ -426,7 +427,10 @@ impl Table {
             let Some(group) = self.groups.get_mut(&number) else {
                 continue;
             };
-            group.written = sectors.get(group.slot).copied();
+            match (&mut group.written, sectors.get(group.slot)) {
+                (Some(written), Some(bytes)) => **written = *bytes,
+                (written, bytes) => *written = bytes.map(|bytes| Box::new(*bytes)),
+            }
             for change in of_group {
                 group.entries[nth(change.block)] = change.new;
             }
@@ -506,6 +510,8 @@ impl Table {
         for number in groups {
             if let Some(group) = self.groups.get_mut(number) {
                 group.stage = Stage::Copied;
+                // It hardly changes before it leaves.
+                group.written = None;
                 self.moving.insert(*number);
             }
         }

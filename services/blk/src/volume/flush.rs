@@ -114,8 +114,7 @@ impl Volume {
         if !self.layout.keeps_flushed() {
             return None;
         }
-        let mut blocks = blocks;
-        if blocks.any(|block| self.pending.waits_for_flush(block)) {
+        if self.pending.wait_for_flush(blocks) {
             drop(self.flushing());
         }
         let writing = self.commits.writing.read();

@@ -1,17 +1,19 @@
 //! Reads, writes and flushes of a volume.
 
+use super::memory::SHORTEST;
 use super::parts::Halves;
 use super::seats::{Seat, same};
 use super::stack::View;
 use super::state::{BlockState, Volume, add};
-use super::steps::begin_each;
+use super::steps::{Outcome, begin_each};
 use super::turns::Locks;
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
-use crate::geometry::{GeometryError, Layout, PerTarget, Role};
+use crate::geometry::{GeometryError, PerTarget, Role};
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, KEEP_ALL, Step, Target};
+use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -127,11 +129,40 @@ impl Volume {
         self.each_group(groups, |group| {
             self.with_return(|| {
                 self.relieve()?;
-                self.update(group, false, |piece| Some(&bytes[piece.range.clone()]))
+                self.update(group, (false, None), |piece| {
+                    Some(&bytes[piece.range.clone()])
+                })
             })
         })?;
         add(&self.counters.written_bytes, bytes.len() as u64);
         Ok(())
+    }
+
+    /// As [`Volume::write`]. The bytes of a group of whole blocks that are stored as they are stay where they are until a flush.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub fn write_owned(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
+        let length = bytes.len();
+        self.geometry().check(offset, length as u64)?;
+        let shared = self.pending.memory().share(bytes);
+        let pieces = self.all_pieces(offset, length);
+        let is_whole = pieces.len() * self.geometry().block_len() == length;
+        if length < SHORTEST || !is_whole || pieces.len() > self.group() || self.cipher.is_some() {
+            return self.write(offset, &shared);
+        }
+        self.with_return(|| {
+            self.relieve()?;
+            let new = |piece: &Piece| Some(&shared[piece.range.clone()]);
+            self.update(&pieces, (false, Some(&shared)), new)
+        })?;
+        add(&self.counters.written_bytes, length as u64);
+        Ok(())
+    }
+
+    /// Memory for the bytes of a long write, with other ones in it. Empty: there is none.
+    pub fn memory(&self, length: usize) -> Vec<u8> {
+        self.pending.memory().take_full(length)
     }
 
     /// Blocks whose calls are under way at once.
@@ -166,7 +197,7 @@ impl Volume {
             }
             self.with_return(|| {
                 self.relieve()?;
-                self.update(&group, allocate, |_| None)
+                self.update(&group, (allocate, None), |_| None)
             })?;
         }
     }
@@ -239,18 +270,15 @@ impl Volume {
         targets: &Targets,
         blocks: &'a [T],
         step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
-    ) -> Vec<PerTarget<Result<()>>> {
+    ) -> Outcome {
         let begun = begin_each(self.layout, targets, blocks, step);
-        let offline = |_| self.layout.map(|role| Err(BlkError::Offline(role)));
-        let mut done: Vec<PerTarget<Result<()>>> = blocks.iter().map(offline).collect();
+        let mut outcome = Outcome::new(self.layout, blocks.len());
         // In the order of the roles, as for a block alone.
         for (role, begun) in self.layout.roles().zip(begun) {
             let Some(target) = &targets[role.index()] else {
                 continue;
             };
-            let mut take = |at: usize, ended| {
-                done[at][role.index()] = self.judged(target, ended).map(drop);
-            };
+            let mut take = |at: usize, ended| outcome.put(at, role, self.judged(target, ended));
             let mut steps = begun.steps;
             if let ([at], 1) = (&begun.places[..], steps.len()) {
                 steps
@@ -266,7 +294,7 @@ impl Volume {
                 .zip(ended)
                 .for_each(|(at, ended)| take(at, ended));
         }
-        done
+        outcome
     }
 
     /// A target that fails is not used any more, unless it is only full.
@@ -341,26 +369,26 @@ impl Volume {
     fn update<'a>(
         &self,
         group: &[Piece],
-        allocate: bool,
+        how: (bool, Option<&Bytes>),
         source: impl Fn(&Piece) -> Option<&'a [u8]>,
     ) -> Result<()> {
-        match self.update_once(group, allocate, &source) {
+        match self.update_once(group, how, &source) {
             Err(error) if error.is_full() && self.layout.keeps_flushed() => {
                 // The first one lets them drop it, the second one frees it.
                 self.flush_once()?;
                 self.flush_once()?;
-                self.update_once(group, allocate, source)
+                self.update_once(group, how, source)
             }
             done => done,
         }
     }
 
     /// Changes parts of blocks, or whole ones. `source` gives the new bytes of a piece. None: zeros, which take space with
-    /// `allocate`.
+    /// `allocate`. The bytes of all of them, whole blocks, may be `kept`.
     fn update_once<'a>(
         &self,
         group: &[Piece],
-        allocate: bool,
+        (allocate, kept): (bool, Option<&Bytes>),
         source: impl Fn(&Piece) -> Option<&'a [u8]>,
     ) -> Result<()> {
         let _locks = self.lock_all(group);
@@ -372,8 +400,13 @@ impl Volume {
         let mut whole = Vec::new();
         let mut places: SmallVec<[(u64, u64); 1]> = SmallVec::with_capacity(group.len());
         let memory = self.pending.memory();
-        let bytes = group.len() * block::raw_bytes(self.layout, length);
-        let mut run = block::Run::new(self.layout, group.len(), memory.take(bytes));
+        let mut run = match kept {
+            Some(kept) => block::Run::of(self.layout, group.len(), kept.clone()),
+            None => {
+                let bytes = group.len() * block::raw_bytes(self.layout, length);
+                block::Run::new(self.layout, group.len(), memory.take(bytes))
+            }
+        };
         for piece in group {
             let new = source(piece);
             let content = match new {
@@ -446,42 +479,53 @@ impl Volume {
     /// Returns the first error.
     pub(super) fn write_blocks(&self, writes: Vec<BlockWrite>) -> Result<()> {
         let targets = self.targets();
-        let prepared = self.each(&targets, &writes, |_, write, role| {
+        let mut prepared = self.each(&targets, &writes, |_, write, role| {
             Some(Step::Prepare {
                 block: write.block,
                 half: &write.halves[role.index()],
                 keep: write.keep,
             })
         });
-        let needed = self.layout.needed();
-        let is_prepared =
-            |at: usize| prepared[at].iter().filter(|done| done.is_ok()).count() >= needed;
-        let committed = self.each(&targets, &writes, |at, write, role| {
-            (is_prepared(at) && prepared[at][role.index()].is_ok()).then_some(Step::Commit {
-                block: write.block,
-                generation: write.generation,
-            })
+        let mut committed = self.each(&targets, &writes, |at, write, role| {
+            (prepared.is_enough(at) && prepared.done(at) & role.bit() != 0).then_some(
+                Step::Commit {
+                    block: write.block,
+                    generation: write.generation,
+                },
+            )
         });
-        let all = prepared.iter().chain(&committed).flatten();
-        if all.into_iter().any(Result::is_err) {
+        if !prepared.is_whole() || !committed.is_whole() {
             self.disturbed.store(true, Ordering::Relaxed);
         }
-        let halves = writes.iter().zip(&prepared);
-        let halves = halves.flat_map(|(write, prepared)| write.halves.iter().zip(prepared));
-        let moved = halves.filter(|(_, done)| done.is_ok());
-        let moved: usize = moved.map(|(half, _)| half.data.len()).sum();
-        add(&self.counters.moved_bytes, moved as u64);
-        let stored: Vec<Result<()>> = prepared.iter().map(|done| self.enough(done)).collect();
-        let holders = self.record(writes, &targets, (&stored, &committed));
+        let mut moved = 0;
+        for (at, write) in writes.iter().enumerate() {
+            let halves = self.layout.roles().zip(&write.halves);
+            let there = halves.filter(|(role, _)| prepared.done(at) & role.bit() != 0);
+            moved += there.map(|(_, half)| half.data.len() as u64).sum::<u64>();
+        }
+        add(&self.counters.moved_bytes, moved);
+        let holders = self.record(writes, &targets, (&prepared, &committed));
         let mut result = Ok(());
-        let done = stored.into_iter().zip(prepared.iter().zip(&committed));
-        for ((stored, (prepared, committed)), holders) in done.zip(holders) {
-            let done = stored.map_err(|error| full(prepared, error));
-            let done = done.and_then(|()| {
-                let settled = self.enough(committed);
-                settled.map_err(|error| full(committed, error))?;
-                let known = self.acknowledge(holders);
-                known.map_err(|error| full(prepared, full(committed, error)))
+        let mut acknowledged = None;
+        for (at, holders) in holders.into_iter().enumerate() {
+            let is_settled = prepared.is_enough(at) && committed.is_enough(at);
+            if is_settled && acknowledged == Some(holders) {
+                continue;
+            }
+            let known = match is_settled {
+                true => self.acknowledge(holders),
+                false => Ok(()),
+            };
+            if is_settled && known.is_ok() {
+                acknowledged = Some(holders);
+                continue;
+            }
+            let (prepared, committed) = (prepared.take(at), committed.take(at));
+            let done = self.enough(&prepared);
+            let done = done.map_err(|error| full(&prepared, error)).and_then(|()| {
+                let settled = self.enough(&committed);
+                settled.map_err(|error| full(&committed, error))?;
+                known.map_err(|error| full(&prepared, full(&committed, error)))
             });
             result = result.and(done);
         }
@@ -493,7 +537,7 @@ impl Volume {
         &self,
         writes: Vec<BlockWrite>,
         targets: &Targets,
-        (stored, committed): (&[Result<()>], &[PerTarget<Result<()>>]),
+        (prepared, committed): (&Outcome, &Outcome),
     ) -> Vec<u16> {
         // A target that took a seat meanwhile does not hold them. The lock excludes that until the states are there.
         self.seats.look(|seats| {
@@ -504,20 +548,14 @@ impl Volume {
                 )
             };
             let used = self.layout.mask(is_used);
-            let holders = committed.iter().map(|committed| {
-                // A target without space for its index still holds the block, only not settled.
-                let holds = |role: Role| match &committed[role.index()] {
-                    Ok(()) => true,
-                    Err(error) => error.is_full(),
-                };
-                used & self.layout.mask(holds)
-            });
+            // A target without space for its index still holds the block, only not settled.
+            let holders = (0..writes.len()).map(|at| used & committed.done_or_full(at));
             let holders: Vec<u16> = holders.collect();
-            let recorded = writes.into_iter().zip(&holders).zip(stored);
-            let recorded = recorded.filter_map(|(write, stored)| stored.is_ok().then_some(write));
+            let recorded = writes.into_iter().zip(&holders).enumerate();
+            let recorded = recorded.filter(|(at, _)| prepared.is_enough(*at));
             let mut wrote = Vec::with_capacity(holders.len());
             let mut blocks = self.blocks();
-            for (write, holders) in recorded {
+            for (_, (write, holders)) in recorded {
                 let state = BlockState {
                     generation: write.generation,
                     holders: *holders,
@@ -546,27 +584,18 @@ impl Volume {
             (piece, block, self.state(block))
         };
         let fetches: Vec<(&Piece, u64, BlockState)> = group.iter().map(fetch).collect();
-        let begun = begin(
-            self.layout,
-            &targets,
-            &fetches,
-            |_, (_, block, state), role| {
-                let held =
-                    !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
-                (held && is_source(role, *block)).then_some(Step::Fetch {
-                    block: *block,
-                    generation: state.generation,
-                })
-            },
-        );
+        let halves = self.fetch_each(&targets, &fetches, |(_, block, state), role| {
+            let held =
+                !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
+            (held && is_source(role, *block)).then_some((*block, state.generation))
+        });
         let is_zero = |state: &BlockState| !state.lost && (state.generation == 0 || state.zero);
         let shows_zeros = fetches.iter().any(|(_, _, state)| is_zero(state));
         let mut whole = Vec::new();
         let start = group.first().map_or(0, |piece| piece.range.start);
         let mut result = Ok(());
-        // All are taken, also after an error.
-        for ((piece, block, state), begun) in fetches.into_iter().zip(begun) {
-            let halves = self.fetched(&targets, begun);
+        // All are decoded, also after an error.
+        for ((piece, block, state), halves) in fetches.into_iter().zip(halves) {
             let part = &mut bytes[piece.range.start - start..piece.range.end - start];
             let done = if part.len() == self.geometry().block_len() {
                 self.decode_block(block, state, halves, part)
@@ -584,14 +613,26 @@ impl Volume {
         result
     }
 
-    /// Takes the parts of a block that were asked for.
-    pub(super) fn fetched(&self, targets: &Targets, begun: PerTarget<Option<Begun>>) -> Halves {
-        let mut halves = Halves::new(self.layout);
+    /// Fetches parts of blocks, all of them at once. `wants` names the block and generation of those that are not left out.
+    pub(super) fn fetch_each<T>(
+        &self,
+        targets: &Targets,
+        blocks: &[T],
+        wants: impl Fn(&T, Role) -> Option<(u64, u64)>,
+    ) -> Vec<Halves> {
+        let mut halves: Vec<Halves> = blocks.iter().map(|_| Halves::new(self.layout)).collect();
+        let begun = begin_each(self.layout, targets, blocks, |_, block, role| {
+            let (block, generation) = wants(block, role)?;
+            Some(Step::Fetch { block, generation })
+        });
         for (role, begun) in self.layout.roles().zip(begun) {
-            if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
-                let found = target.finish(begun);
+            let Some(target) = &targets[role.index()] else {
+                continue;
+            };
+            let ended = target.finish_all(begun.steps.into_vec());
+            for (at, found) in begun.places.into_iter().zip(ended) {
                 self.judge(role, target, found.as_ref().err());
-                halves.found[role.index()] =
+                halves[at].found[role.index()] =
                     Some(found.and_then(|half| half.ok_or(BlkError::Offline(role))));
             }
         }
@@ -718,24 +759,6 @@ impl Volume {
         }
         written
     }
-}
-
-/// As [`begin_each`]: what has begun, by block.
-pub(super) fn begin<'a, T>(
-    layout: Layout,
-    targets: &Targets,
-    blocks: &'a [T],
-    step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
-) -> Vec<PerTarget<Option<Begun>>> {
-    let nothing = |_| layout.map(|_| None);
-    let mut begun: Vec<PerTarget<Option<Begun>>> = blocks.iter().map(nothing).collect();
-    let of_roles = begin_each(layout, targets, blocks, step);
-    for (role, of_role) in layout.roles().zip(of_roles) {
-        for (at, step) in of_role.places.into_iter().zip(of_role.steps) {
-            begun[at][role.index()] = Some(step);
-        }
-    }
-    begun
 }
 
 /// True if a read takes a block from this role, as long as nothing is lost: from the parts of data, or one of the copies.

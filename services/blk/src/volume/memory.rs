@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is shorter is left to the allocator.
-const SHORTEST: usize = 64 << 10;
+pub(super) const SHORTEST: usize = 64 << 10;
 /// The part of its memory that data may leave unused.
 const UNUSED: usize = 8;
 
@@ -45,6 +45,13 @@ impl Memory {
 
     /// Memory for so many bytes, if there is some.
     pub(super) fn take(&self, bytes: usize) -> Vec<u8> {
+        let mut piece = self.take_full(bytes);
+        piece.clear();
+        piece
+    }
+
+    /// As [`Memory::take`], with the bytes that were there last.
+    pub(super) fn take_full(&self, bytes: usize) -> Vec<u8> {
         if bytes < SHORTEST {
             return Vec::new();
         }
@@ -90,8 +97,7 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let mut piece = std::mem::take(&mut self.bytes);
-        piece.clear();
+        let piece = std::mem::take(&mut self.bytes);
         let mut free = locked(&self.free);
         if free.bytes + piece.capacity() <= self.most {
             free.bytes += piece.capacity();

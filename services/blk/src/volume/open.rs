@@ -524,11 +524,9 @@ impl Volume {
                     generation: state.generation,
                 })
             });
-            for ((unclean, state), done) in steps.iter().zip(done) {
-                for role in self.layout.roles() {
-                    if !state.lost && done[role.index()].is_err() {
-                        kept |= unclean.roles & role.bit();
-                    }
+            for (at, (unclean, state)) in steps.iter().enumerate() {
+                if !state.lost {
+                    kept |= unclean.roles & !done.done(at);
                 }
             }
         }

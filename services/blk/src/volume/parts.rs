@@ -26,6 +26,15 @@ impl Halves {
         self.found[role.index()].as_ref()?.as_ref().ok()
     }
 
+    /// The part of a role, or another one that is the same: of a mirror each is the block.
+    fn get_same(&self, role: Role) -> Option<&Half> {
+        let any = || match self.layout.is_mirror() {
+            true => self.layout.roles().find_map(|role| self.get(role)),
+            false => None,
+        };
+        self.get(role).or_else(any)
+    }
+
     /// True if there are so many that they restore the block.
     pub(super) fn are_enough(&self) -> bool {
         let there = self.layout.mask(|role| self.get(role).is_some());
@@ -49,7 +58,7 @@ impl Halves {
         let agreed = self.agreed().ok_or(block::BadBlock::Halves)?;
         let mut data: PerTarget<Cow<'_, [u8]>> = PerTarget::new();
         for role in self.layout.roles().filter(|role| role.is_data()) {
-            data.push(match self.get(role) {
+            data.push(match self.get_same(role) {
                 Some(half) => Cow::Borrowed(&half.data),
                 None => Cow::Owned(self.restored(role)?.data.into()),
             });
@@ -79,7 +88,7 @@ impl Halves {
     pub(super) fn restored(&self, role: Role) -> Result<Half, block::BadBlock> {
         let agreed = self.agreed().ok_or(block::BadBlock::Halves)?;
         let part = |role| Some(&self.get(role)?.data[..]);
-        let data = match self.get(role) {
+        let data = match self.get_same(role) {
             Some(half) => half.data.clone(),
             None => block::restore(role, agreed.stored, &self.layout.map(part))?.into(),
         };

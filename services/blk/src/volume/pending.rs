@@ -317,12 +317,14 @@ impl Pending {
         }
     }
 
-    /// True if a write of a block, which keeps the last generation beside its own, must not begin: the flush under way is
-    /// about one before that.
-    pub(super) fn waits_for_flush(&self, block: u64) -> bool {
+    /// True if a write of blocks, which keeps the last generations beside its own, must not begin: the flush under way is about
+    /// one before that.
+    pub(super) fn wait_for_flush(&self, mut blocks: impl Iterator<Item = u64>) -> bool {
         let state = self.state();
-        let written = state.blocks.get(&block);
-        written.is_some_and(|written| ![0, written.generation].contains(&written.covered))
+        blocks.any(|block| {
+            let written = state.blocks.get(&block);
+            written.is_some_and(|written| ![0, written.generation].contains(&written.covered))
+        })
     }
 
     /// A target has made durable what it held when `batch` began.
@@ -427,14 +429,19 @@ mod tests {
     fn the_second_write_of_a_block_during_a_flush_of_all_targets_waits_for_its_end() {
         let pending = Pending::new("4+2".parse().unwrap(), 1 << 16);
         pending.wrote([((4, 9, 0b11_1111), parts(9))]);
-        assert!(!pending.waits_for_flush(4));
+        assert!(!pending.wait_for_flush([4].into_iter()));
         let batch = pending.cover();
-        assert!(!pending.waits_for_flush(4), "the first one keeps 9");
+        assert!(
+            !pending.wait_for_flush([4].into_iter()),
+            "the first one keeps 9"
+        );
         pending.wrote([((4, 10, 0b11_1111), parts(10))]);
-        assert!(pending.waits_for_flush(4) && !pending.waits_for_flush(5));
+        assert!(
+            pending.wait_for_flush([4].into_iter()) && !pending.wait_for_flush([5].into_iter())
+        );
         assert!(pending.done(batch, 0b11_1111, 0b11_1111).is_empty());
         pending.uncover();
-        assert!(!pending.waits_for_flush(4));
+        assert!(!pending.wait_for_flush([4].into_iter()));
         // Groups that stay in change until then are few.
         for group in 0..600 {
             pending.wrote([((group * GROUP, 11, 0b11_1111), parts(11))]);

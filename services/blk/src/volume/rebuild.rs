@@ -4,7 +4,6 @@
 //! A target that cannot read a block leaves its place. The next rebuild begins behind that block: the others are completed, however
 //! often that one fails.
 
-use super::io::begin;
 use super::seats::{Seat, same};
 use super::state::{BlockState, Volume, add};
 use crate::block::Kind;
@@ -193,33 +192,32 @@ impl Volume {
             let mut sources = self.others(role).filter(gives).take(self.layout.needed());
             !state.hole && sources.any(|source| source == other)
         };
-        let begun = begin(self.layout, &targets, blocks, |_, (block, state), other| {
-            is_source(state, other).then_some(Step::Fetch {
-                block: *block,
-                generation: state.generation,
-            })
+        let fetched = self.fetch_each(&targets, blocks, |(block, state), other| {
+            is_source(state, other).then_some((*block, state.generation))
         });
         let mut puts = Vec::with_capacity(blocks.len());
-        let restored = blocks.iter().zip(begun).map(|((block, state), begun)| {
-            let mut halves = self.fetched(&targets, begun);
-            if state.hole {
-                // There is nothing to read.
-                return Ok(Half {
-                    generation: state.generation,
-                    kind: Kind::Hole,
-                    stored: 0,
-                    data: bytes::Bytes::new(),
-                });
-            }
-            for other in self.others(role) {
-                if !halves.are_enough() && halves.found[other.index()].is_none() {
-                    self.get(*block, *state, other, &mut halves);
+        let restored = blocks
+            .iter()
+            .zip(fetched)
+            .map(|((block, state), mut halves)| {
+                if state.hole {
+                    // There is nothing to read.
+                    return Ok(Half {
+                        generation: state.generation,
+                        kind: Kind::Hole,
+                        stored: 0,
+                        data: bytes::Bytes::new(),
+                    });
                 }
-            }
-            self.add_kept(*block, *state, &mut halves);
-            let half = halves.restored(role);
-            half.map_err(|error| halves.lost(*block, error))
-        });
+                for other in self.others(role) {
+                    if !halves.are_enough() && halves.found[other.index()].is_none() {
+                        self.get(*block, *state, other, &mut halves);
+                    }
+                }
+                self.add_kept(*block, *state, &mut halves);
+                let half = halves.restored(role);
+                half.map_err(|error| halves.lost(*block, error))
+            });
         let restored: Vec<Result<()>> = restored
             .zip(blocks)
             .map(|(half, (block, state))| half.map(|half| puts.push((*block, *state, half))))

@@ -161,7 +161,7 @@ const BLOCK: u32 = 512;
 const DENSE_MIB: u64 = (BLOCKS * BLOCK as u64) >> 20;
 /// Bytes of memory for each block, and besides: what STORAGE.md says.
 const OF_BLOCK: u64 = 16;
-const BESIDES: u64 = 300 << 20;
+const BESIDES: u64 = 240 << 20;
 /// Bytes of a target's index for each block, which an opening after a kill reads at most once, besides maps.
 const OF_INDEX: u64 = 24;
 /// Clients that never read, the reads that each of them asks for, and the most that STORAGE.md lets each of them occupy.

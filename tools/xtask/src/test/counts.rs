@@ -73,7 +73,7 @@ const STORAGE_WRITE: [(&str, [(&str, f64); 2]); 2] = [
     ),
     (
         "write of 256 KiB in order",
-        [("instructions", 2_600_000.0), ("allocations", 215.0)],
+        [("instructions", 2_050_000.0), ("allocations", 215.0)],
     ),
 ];
 

@@ -19,7 +19,7 @@ fn calls() -> Vec<Call> {
         generation: 4,
     };
     vec![
-        Call::Join(line()),
+        Call::Join(Box::new(line())),
         Call::Into(9, vec![fetch]),
         Call::Pull(None, piece()),
         Call::Pull(Some(0), piece()),
@@ -57,39 +57,41 @@ fn calls() -> Vec<Call> {
         },
         Call::Mark {
             epoch: 4,
-            mark: Mark::Trusted(Trusted {
+            mark: Box::new(Mark::Trusted(Trusted {
                 epoch: 4,
                 revision: 2,
                 roles: 5,
-            }),
+            })),
             owner: [7; 16],
             take_over: false,
         },
         Call::Mark {
             epoch: 3,
-            mark: Mark::Agreed,
+            mark: Box::new(Mark::Agreed),
             owner: [7; 16],
             take_over: true,
         },
         Call::Mark {
             epoch: 3,
-            mark: Mark::Members(Members::default().with(Role::SECOND, Id([8; 16]))),
+            mark: Box::new(Mark::Members(
+                Members::default().with(Role::SECOND, Id([8; 16])),
+            )),
             owner: [7; 16],
             take_over: false,
         },
         Call::Mark {
             epoch: 3,
-            mark: Mark::Trusted(Trusted {
+            mark: Box::new(Mark::Trusted(Trusted {
                 epoch: 1 << 30,
                 revision: 4,
                 roles: 0b110,
-            }),
+            })),
             owner: [6; 16],
             take_over: true,
         },
         Call::Mark {
             epoch: 5,
-            mark: Mark::Wrapping(wrapping()),
+            mark: Box::new(Mark::Wrapping(wrapping())),
             owner: [7; 16],
             take_over: false,
         },
@@ -157,6 +159,7 @@ pub(in crate::remote) fn answers() -> Vec<Answer> {
             Answer::Absent,
             Answer::Done(usage),
         ]),
+        Answer::All(3, usage),
         Answer::Done(usage),
         Answer::Absent,
         Answer::Corrupt("why".to_owned()),

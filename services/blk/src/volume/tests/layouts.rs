@@ -4,7 +4,7 @@ use super::faults::Faulty;
 use super::keys::key;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Layout, Role};
-use crate::store::{Mark, NewTarget, Store, Target};
+use crate::store::{Mark, MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,6 +52,64 @@ fn what_was_flushed_before_stays_only_until_all_targets_have_the_newer() {
         volume.read(block * 8 * 512, &mut back).unwrap();
         assert!(back == noise(block), "{block}");
     }
+}
+
+/// Blocks whose memory the volume may keep are those that were written: noise, and noise among what takes less. Memory that a few
+/// blocks use is not kept.
+#[test]
+fn owned_bytes_are_kept_only_if_all_of_them_are_stored() {
+    const BLOCKS: usize = 64;
+    const BLOCK: usize = 4096;
+    let mut chance = fastrand::Rng::with_seed(5);
+    for layout in LAYOUTS {
+        let layout: Layout = layout.parse().unwrap();
+        let volume = Volume::open(in_memory(layout)).unwrap();
+        for zeros in [0, 1, BLOCKS - 1] {
+            let mut bytes = vec![0; BLOCKS * BLOCK];
+            chance.fill(&mut bytes[zeros * BLOCK..]);
+            let (wanted, place) = (bytes.clone(), bytes.as_ptr());
+            volume.write_owned(BLOCK as u64, bytes).unwrap();
+            let last = BLOCKS as u64;
+            let state = volume.state(last);
+            let parts = volume.pending.parts(last, state.generation).unwrap();
+            let at = place.wrapping_add((BLOCKS - 1) * BLOCK);
+            assert_eq!(parts[0].data.as_ptr() == at, zeros == 0, "{layout}");
+            let again = volume.memory(BLOCKS * BLOCK);
+            assert_eq!(again.as_ptr() == place, zeros != 0, "{layout}");
+            drop((again, parts));
+            let mut back = vec![0; BLOCKS * BLOCK];
+            volume.read(BLOCK as u64, &mut back).unwrap();
+            assert!(back == wanted, "{layout}");
+            volume.flush().unwrap();
+            volume.read(BLOCK as u64, &mut back).unwrap();
+            assert!(back == wanted, "{layout}");
+        }
+        // Not whole blocks, and more than a group.
+        for (offset, length) in [(9, BLOCKS * BLOCK), (0, 3 * BLOCKS * BLOCK), (0, BLOCK)] {
+            let mut bytes = vec![0; length];
+            chance.fill(&mut bytes);
+            volume.write_owned(offset, bytes.clone()).unwrap();
+            let mut back = vec![0; length];
+            volume.read(offset, &mut back).unwrap();
+            assert!(back == bytes, "{layout}: {length} bytes at {offset}");
+        }
+        assert!(volume.scrub().unwrap().bad_halves == 0, "{layout}");
+    }
+}
+
+/// Targets of a new volume of blocks of 4 KiB.
+fn in_memory(layout: Layout) -> Vec<Arc<dyn Target>> {
+    let create = |role: Role| -> Arc<dyn Target> {
+        let new = NewTarget {
+            geometry: Geometry::of_size(4096, 8 << 20).unwrap(),
+            role,
+            volume: Id([7; 16]),
+            complete: true,
+        };
+        let medium = Box::new(MemoryMedium::default());
+        Arc::new(Store::create(&role.to_string(), medium, new, None).unwrap())
+    };
+    layout.roles().map(create).collect()
 }
 
 /// The files of a volume.
