@@ -16,10 +16,10 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 ///
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 28_200),
+    (&["tools/", "testbed/"], 28_250),
     (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
-    (&["clients/"], 16_930),
+    (&["clients/"], 16_970),
     (&["cli/"], 4_500),
     (&["doca/"], 40_950),
     (&["osu-bench/"], 4_100),
