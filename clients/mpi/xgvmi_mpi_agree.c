@@ -233,7 +233,8 @@ static int agree(MPI_Comm comm, MPI_Info info, int rc)
         if (is_alone) {
             atomic_flag_clear(&is_agreeing);
         }
-        if (rc || !most[ASKS] || !most[REPEATS]) {
+        /* Between groups each rank has the other group's numbers: both stop at a fault, which such a communicator always is. */
+        if (rc || !most[ASKS] || most[FAULT] || !most[REPEATS]) {
             break;
         }
         sched_yield();

@@ -44,6 +44,7 @@ fn it_exports_its_interfaces_and_its_status_alone() {
             "ucc_tl_xgvmi_status",
             "xgvmi_message_begin",
             "xgvmi_message_job",
+            "xgvmi_message_rest",
             "xgvmi_message_test",
         ])
     );

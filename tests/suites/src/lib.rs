@@ -39,7 +39,7 @@ mod ucp;
 mod ucx;
 mod verbs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use dev_setup::{self as setup, Env};
 use serde_json::{Value, json};
 use skips::Accepted;
@@ -373,7 +373,7 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let accepted = accepted()?;
     let path = world.dir.join("report.json");
     let mut reports = Vec::new();
-    let mut clean = true;
+    let (mut clean, mut tests) = (true, 0);
     for suite in chosen {
         let started = Instant::now();
         world.link = suite.link;
@@ -382,6 +382,7 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
             judge(suite.name, &mut cases, &accepted);
         }
         clean &= tell(suite.name, started.elapsed(), &cases);
+        tests += cases.len();
         reports.push(report(suite.name, &cases));
         // After each suite: a run that is ended early keeps what it has shown.
         let text = serde_json::to_string_pretty(&reports)?;
@@ -389,6 +390,11 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     println!("report: {}", path.display());
+    ensure!(
+        tests > 0 || world.parts.is_empty(),
+        "no test of these suites has one of these words in its name: {}",
+        world.parts.join(" ")
+    );
     Ok(if clean {
         ExitCode::SUCCESS
     } else {
