@@ -336,7 +336,8 @@ mod tests {
     }
 
     /// From the first sizes of the default on, each measured call takes less processor time of the hosts than with UCC's own
-    /// components; the next smaller measured call of one of the programs takes more.
+    /// components; the next smaller measured call of one of the programs does not take a tenth less, which is the noise of the
+    /// measurement.
     #[test]
     fn the_default_list_starts_at_measured_sizes() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/ucc.json");
@@ -358,19 +359,19 @@ mod tests {
             (&["osu_ialltoallv"], EXCHANGES_FROM, ranks),
         ] {
             let first = first as u64 / blocks;
-            let is_cheaper = |program: &str, size: u64| {
+            let is_cheaper = |program: &str, size: u64, most: f64| {
                 let pair = cost(program, "offload", size).zip(cost(program, "ucc", size));
                 let (offload, ucc) = pair.unwrap_or_else(|| panic!("no {program} of {size}"));
-                offload < ucc
+                offload < most * ucc
             };
             for program in programs {
                 for size in (first.ilog2()..=20).map(|log| 1 << log) {
-                    assert!(is_cheaper(program, size), "{program} of {size}");
+                    assert!(is_cheaper(program, size, 1.0), "{program} of {size}");
                 }
             }
             let all_before = programs
                 .iter()
-                .all(|program| is_cheaper(program, first / 2));
+                .all(|program| is_cheaper(program, first / 2, 0.9));
             assert!(!all_before, "{programs:?} may start at {}", first / 2);
         }
     }
