@@ -38,7 +38,8 @@ pub const FRAME_MAX: usize = 32 << 20;
 /// Maximum number of unsent bytes. A peer that reads too slowly to stay below loses its connection.
 const OUTPUT_MAX: usize = 2 * FRAME_MAX;
 
-/// Maximum number of bytes per visit of a connection: one that floods leaves time for others. 256 KiB with heads are not moved.
+/// Maximum number of bytes per visit of a connection. A peer that floods its connection leaves time for the others. A message of
+/// 256 KiB with its headers fits, so that its bytes are not moved.
 const VISIT_MAX: usize = 288 << 10;
 
 /// Most parts that a call of the system sends.
