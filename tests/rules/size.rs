@@ -16,14 +16,14 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 ///
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 28_250),
+    (&["tools/", "testbed/"], 28_280),
     (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
     (&["clients/"], 16_970),
     (&["cli/"], 4_500),
     (&["doca/"], 40_950),
     (&["osu-bench/"], 4_100),
-    (&["services/"], 55_680),
+    (&["services/"], 55_960),
     (&["shared/"], 10_870),
     (&["ucx-sys/"], 560),
     (&["uct-plugin/"], 13_270),

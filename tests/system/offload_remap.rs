@@ -4,7 +4,7 @@
 use crate::harness::Case;
 use crate::offload::{Farm, NODES, Process};
 use crate::world::{LIMIT, World, free_port};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -29,6 +29,10 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         Case::new("offload_known_sums", |world| {
             verified(world, ("xgvmi", 1), None, ("reduce_ranks", "24"))
+        }),
+        // Eight service processes form a tree for short vectors.
+        Case::new("offload_known_sums_of_many_nodes", |world| {
+            apart(world, "xgvmi", 4, ("reduce_ranks", "8"))
         }),
         Case::new("offload_sums_under_the_adversary", |world| {
             verified(
@@ -59,14 +63,43 @@ fn verified(
     let farm = Farm::with_each(world, scheme, services, |_, command| {
         command.envs(mode.map(|mode| ("BFEMU_MODE", mode)));
     })?;
+    let node = |rank| Ok((rank / 2, farm.addresses(rank / 2)?));
+    run(&farm, (2 * NODES, &node), (scheme, mode), (program, rounds))
+}
+
+/// The same, with each service process as a node of its own for two ranks.
+fn apart(world: &World, scheme: &'static str, services: u32, program: (&str, &str)) -> Result<()> {
+    let farm = Farm::new(world, scheme, services)?;
+    let node = |rank| {
+        let node = rank / 2 / services;
+        let addresses = farm.addresses(node)?;
+        let address = addresses.split(',').nth((rank / 2 % services) as usize);
+        Ok((node, address.context("too few services")?.to_owned()))
+    };
+    run(
+        &farm,
+        (2 * NODES * services, &node),
+        (scheme, None),
+        program,
+    )
+}
+
+/// The emulated node of a rank, and the addresses of its services.
+type Node<'a> = &'a dyn Fn(u32) -> Result<(u32, String)>;
+
+fn run(
+    farm: &Farm<'_>,
+    (size, node_of): (u32, Node<'_>),
+    (scheme, mode): (&str, Option<&str>),
+    (program, rounds): (&str, &str),
+) -> Result<()> {
     let meet = format!("127.0.0.1:{}", free_port()?);
-    let size = 2 * NODES;
     let ranks = (0..size).map(|rank| {
-        let node = rank / 2;
+        let (node, addresses) = node_of(rank)?;
         let mut command = farm.command(&format!("node{node}.host"), program);
         command.envs(mode.map(|mode| ("BFEMU_MODE", mode)));
-        command.args([rank.to_string(), size.to_string(), format!("n{node}")]);
-        command.args([&meet, &farm.addresses(node)?, scheme, rounds]);
+        command.args([rank.to_string(), size.to_string(), format!("n{}", rank / 2)]);
+        command.args([&meet, &addresses, scheme, rounds]);
         Process::spawn(&mut command)
     });
     let ranks = ranks.collect::<Result<Vec<_>>>()?;

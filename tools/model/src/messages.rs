@@ -98,6 +98,8 @@ pub(super) struct Windows {
     pub(super) owned: u64,
     /// Messages that the SP sends to others and gets from them.
     pub(super) messages: u64,
+    /// The SPs form a tree.
+    pub(super) is_tree: bool,
 }
 
 impl Windows {
@@ -107,6 +109,7 @@ impl Windows {
         let division = Division::new(bytes, 1, places, figures::DIRECT_LENGTH);
         let division = division.expect("the configuration bounds sizes");
         let window = |index| division.window(index);
+        let is_tree = division.is_tree(figures::DIRECT_LENGTH);
         let owns = |index| u64::from(window(index).segment(0).is_some());
         let others = members - 1;
         // To each owner and back; and from each other SP, whose segments the owner reduces.
@@ -126,7 +129,12 @@ impl Windows {
             first = end;
         }
         let first = window(0);
+        if is_tree {
+            // The vectors of the SPs below, and the result for them.
+            messages = 4 * Tree::new(members).below;
+        }
         Self {
+            is_tree,
             count: division.windows().into(),
             bytes: first.length(),
             segment: first.segment(0).map_or(0, |mine| mine.length),

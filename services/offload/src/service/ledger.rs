@@ -33,7 +33,7 @@ use super::incoming::{Incoming, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Part, Queue};
 use super::ready::Ready;
 use super::slots::Slots;
-use super::spacing::{Spaced, Spacing, spaced};
+use super::spacing::{Known, Spaced, Spacing, spaced};
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective};
 use slab::Slab;
@@ -78,6 +78,7 @@ pub(super) struct Ledger {
     /// The ranks of each SP, if they are equally spaced.
     spacing: Spacing,
     spaced: Vec<Spaced>,
+    known: Known,
     direct_min: u64,
     send_credits: usize,
     calls: Map<Collective, CallId>,
@@ -224,6 +225,7 @@ impl Ledger {
             services,
             spacing,
             spaced,
+            known: Known::default(),
             direct_min,
             send_credits: send_credits.max(1),
             calls: Map::default(),
@@ -599,6 +601,11 @@ impl Ledger {
                 other: whole,
             }),
         }
+    }
+
+    /// Whether a rank has entered a call, or blocks of it have come.
+    pub(super) fn has_call(&self, collective: Collective) -> bool {
+        self.calls.contains_key(&collective)
     }
 
     /// The offers of a call wait for no answer.

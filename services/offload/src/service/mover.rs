@@ -431,6 +431,7 @@ impl<T: Transport> Mover<T> {
             .and_then(Option::as_ref);
         let from = from.ok_or_else(|| failed(format!("an offer of service {}", rts.from)))?;
         let key = (rts.from, rts.offer);
+        self.check_offer(rts)?;
         let agreed = self.ledger.agree(rts.collective, rts.whole);
         agreed.map_err(|wrong| failed(wrong.to_string()))?;
         let offer = self

@@ -1,6 +1,8 @@
 //! How the ranks of the SPs are spaced, and which blocks of a run are for the ranks of an SP.
 
 use crate::wire::runs::Run;
+use std::collections::VecDeque;
+use std::rc::Rc;
 
 /// Equally spaced ranks: first, distance and number.
 pub(in crate::service) type Spaced = (u32, u32, u32);
@@ -23,6 +25,32 @@ pub(in crate::service) struct Member {
     /// Its lowest rank, and number of its ranks.
     pub(in crate::service) first: u32,
     pub(in crate::service) count: u32,
+}
+
+/// Number of communicators whose SPs are kept.
+const KEPT: usize = 8;
+
+/// The SPs of the last communicators of equally spaced ranks: all ranks of an SP enter a call with the same members.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Known(VecDeque<(Spaced, Rc<[Member]>)>);
+
+impl Known {
+    pub(in crate::service) fn get(&self, ranks: Spaced) -> Option<Rc<[Member]>> {
+        let found = self.0.iter().find(|(of, _)| *of == ranks);
+        found.map(|(_, members)| Rc::clone(members))
+    }
+
+    /// Keeps the SPs of a communicator in place of those of the oldest one.
+    pub(in crate::service) fn keep(&mut self, ranks: Spaced, members: Rc<[Member]>) {
+        self.0.truncate(KEPT - 1);
+        self.0.push_front((ranks, members));
+    }
+}
+
+/// The place of an SP among members.
+pub(in crate::service) fn place_of(members: &[Member], service: u32) -> Option<usize> {
+    let found = members.binary_search_by_key(&service, |member| member.service);
+    found.ok()
 }
 
 /// The ranks of each SP. An SP without ranks has none.

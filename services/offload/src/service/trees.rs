@@ -6,6 +6,7 @@ use super::spacing::Member;
 use super::transport::Transport;
 use crate::wire::{Collective, ROUNDS_MAX};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// Bytes that a rank in a broadcast or barrier takes, about, and those of a barrier at an SP.
 pub(in crate::service) const RANK_HELD: usize = 512;
@@ -56,9 +57,8 @@ pub(in crate::service) struct Barrier {
 /// The SPs of a barrier, and its next round.
 #[derive(Debug)]
 pub(in crate::service) struct Round {
-    pub(in crate::service) services: Vec<u32>,
+    pub(in crate::service) members: Rc<[Member]>,
     pub(in crate::service) place: usize,
-    pub(in crate::service) members: usize,
     pub(in crate::service) next: u32,
     /// Whether the note of the next round has been sent.
     pub(in crate::service) is_sent: bool,

@@ -7,6 +7,7 @@ use super::ledger::Ledger;
 use super::segments::{Segments, Staged};
 use super::spacing::Member;
 use super::transport::Transport;
+use super::trees::Tree;
 use super::turns::{Line, Turns};
 use super::windows::{Division, Range};
 use crate::error::{OffloadError, Result};
@@ -16,6 +17,7 @@ use crate::wire::{
     Block, Blocks, Collective, Contribution, Delivered, REDUCE_STEPS, Record, TargetRef, blocks_of,
 };
 use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 
 /// The allreduces of this SP's ranks.
 #[derive(Debug)]
@@ -187,7 +189,10 @@ pub(super) struct Vector<T: Transport> {
     pub(super) whole: u64,
     /// Number of members, and their SPs. The first rank of each stands for the others.
     pub(super) members: u32,
-    pub(super) groups: Vec<Member>,
+    pub(super) groups: Rc<[Member]>,
+    /// Whether the SPs form a tree, and its branches.
+    pub(super) climbs: bool,
+    pub(super) radix: usize,
     /// This SP's place among them.
     pub(super) place: usize,
     /// The members at this SP, if this rank stands for them.
@@ -320,6 +325,43 @@ impl<T: Transport> Vector<T> {
         self.group().first == self.rank
     }
 
+    /// The part of the result that is for this rank, of a short vector.
+    pub(super) fn part(&self) -> (Vec<Delivered>, Vec<u8>) {
+        let range = self.goal.range_of(self.rank, self.length());
+        let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        let bytes = self.short.as_deref().unwrap_or_default();
+        let bytes = bytes.get(number(range.offset)..number(range.offset + range.length));
+        match bytes.unwrap_or_default() {
+            [] => (Vec::new(), Vec::new()),
+            bytes => (vec![Delivered::one(0, range.length)], bytes.to_vec()),
+        }
+    }
+
+    /// The first steps of a vector whose SPs form a tree, if those of this one do not, or the reverse: other members
+    /// that enter them give another length.
+    pub(super) fn strange(&self) -> impl Iterator<Item = Collective> + '_ {
+        let phases = [Phase::Scatter, Phase::Gather];
+        let (levels, is_root) = match self.climbs {
+            // One rank gets its result in the step of a long vector.
+            true => (0..1, matches!(self.goal, Goal::Root(_))),
+            false if self.division.windows() > 1 => (0..0, false),
+            false => (1..self.tree().level(self.place) + 2, false),
+        };
+        let steps = levels.flat_map(move |level| phases.map(|phase| (level, phase)));
+        let steps = steps.filter(move |(_, phase)| !is_root || *phase == Phase::Scatter);
+        steps.map(|(level, phase)| self.step(level, phase))
+    }
+
+    /// The tree of the SPs. The first one has the result.
+    pub(super) fn tree(&self) -> Tree<'_> {
+        Tree {
+            members: &self.groups,
+            top: 0,
+            root: self.groups[0].first,
+            radix: self.radix,
+        }
+    }
+
     /// The packed key of the send buffer.
     pub(super) fn key(&self) -> &[u8] {
         let from = self.send.as_ref().or(self.receive.as_ref());
@@ -331,23 +373,27 @@ impl<T: Transport> Vector<T> {
         self.division.length()
     }
 
-    /// Reduces vectors of `length` bytes to the first of them.
-    pub(super) fn fold<'a>(&self, all: &'a mut [u8], length: usize, phase: Phase) -> &'a [u8] {
+    /// Reduces vectors of `length` bytes to the first of them. The result of the last step is that of all members.
+    pub(super) fn fold<'a>(&self, all: &'a mut [u8], length: usize, is_last: bool) -> &'a [u8] {
         let result = self.reduction.fold_all(all, length);
-        if phase == Phase::Scatter {
+        if is_last {
             self.reduction.finish(result, self.members);
         }
         result
     }
 
-    /// Reduces the short vectors that a step has got, if there are any.
+    /// Reduces the short vectors that a step has got, if there are any. In a tree, that of this SP is not among them.
     ///
     /// # Errors
     /// Blocks without their bytes.
-    pub(super) fn fold_short(&mut self, stepped: Stepped, phase: Phase) -> Result<()> {
+    pub(super) fn fold_short(&mut self, stepped: Stepped) -> Result<()> {
         if self.short.is_none() || stepped.short.is_empty() {
             return Ok(());
         }
+        let climbs = self.climbs;
+        let is_own = Phase::of(stepped.collective.step).1 == Phase::Own;
+        let is_last = !is_own && (!climbs || self.place == 0);
+        let mine = self.short.take().filter(|_| climbs && !is_own);
         // The blocks have arrived in any order.
         let blocks = stepped.short.iter();
         let mut blocks: Vec<(u64, u64)> = blocks
@@ -363,12 +409,11 @@ impl<T: Transport> Vector<T> {
         }
         parts.sort_unstable_by_key(|(offset, _)| *offset);
         let length = parts.first().map_or(0, |(_, part)| part.len());
-        let mut all: Vec<u8> = parts
-            .into_iter()
-            .flat_map(|(_, part)| part)
-            .copied()
-            .collect();
-        self.fold(&mut all, length, phase);
+        let mut all = mine.unwrap_or_default();
+        for (_, part) in parts {
+            all.extend_from_slice(part);
+        }
+        self.fold(&mut all, length, is_last);
         all.truncate(length);
         self.short = Some(all);
         Ok(())

@@ -14,6 +14,9 @@ const SEGMENT_MIN: u64 = 4 << 10;
 /// Number of windows of a reduction that are under way at once: one moves while the other is reduced.
 pub const WINDOWS_AT_ONCE: u32 = 2;
 
+/// Number of SPs from which a short vector takes a tree: with fewer, one that hears of all others is sooner done.
+const TREE_FROM: u64 = 8;
+
 /// Maximum length of a vector. It is beyond any address space, and it keeps all products below 2^64.
 const VECTOR_MAX: u64 = 1 << 47;
 
@@ -88,6 +91,11 @@ impl Division {
     /// Number of windows, at least 1.
     pub fn windows(&self) -> u32 {
         self.windows
+    }
+
+    /// Whether the SPs reduce the vector along a tree: it is short, and they are many.
+    pub fn is_tree(&self, direct_min: u64) -> bool {
+        (1..direct_min).contains(&self.length()) && self.members >= TREE_FROM
     }
 
     /// A window.

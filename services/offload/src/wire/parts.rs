@@ -1,8 +1,6 @@
 //! Parts of several messages: the call, exported memory, and lists of blocks in their shortest form.
 
-#[cfg(test)]
-use super::block::Record;
-use super::block::{Block, NARROW, Narrow, WIDE, Wide};
+use super::block::{Block, NARROW, Narrow, Record, WIDE, Wide};
 #[cfg(test)]
 use super::list::BlockList;
 use super::message::Message;
@@ -138,6 +136,15 @@ impl Blocks<'_> {
             Self::Narrow(records) => records.len(),
             Self::Wide(records) => records.len(),
             Self::Runs(runs) => runs.blocks(),
+        }
+    }
+
+    /// The rank of the first block.
+    pub(crate) fn peer(self) -> Option<u32> {
+        match self {
+            Self::Narrow(records) => records.first().map(|record| record.block().peer),
+            Self::Wide(records) => records.first().map(|record| record.block().peer),
+            Self::Runs(runs) => (runs.blocks() > 0).then(|| runs.first().peer),
         }
     }
 

@@ -138,6 +138,9 @@ pub(super) fn allreduce(config: &Config, table: &CostTable) -> Offloaded {
     let work = Work::of(config);
     let Windows { count, owned, .. } = windows;
     let (members, ranks, sps) = (services.members, services.ranks, real(services.of_node));
+    if windows.is_tree {
+        return whole(config, table, short_reduction(config, &services), &[]);
+    }
     let (window, segment) = (windows.bytes, windows.segment);
     // An SP with one rank has nothing to reduce before the others.
     let own = if ranks > 1 { ranks } else { 0 };
@@ -170,6 +173,25 @@ pub(super) fn allreduce(config: &Config, table: &CostTable) -> Offloaded {
         chain: alone * (real(count) / at_once).max(1.0),
     };
     whole(config, table, load, &[bytes, bytes])
+}
+
+/// A short allreduce: the vectors travel up a tree of the SPs in messages, and the result down.
+fn short_reduction(config: &Config, services: &Services) -> Load {
+    let bytes = config.block_bytes;
+    let work = Work::of(config);
+    let Tree { levels, below } = Tree::new(services.members);
+    let (ranks, link) = (real(services.ranks), config.on_the_wire_ns(bytes));
+    let factor = config.assumptions.software_factor;
+    let reduced = real(services.ranks - 1 + below) * real(bytes);
+    let core = (4.0 * real(below) + 2.0 * ranks) * work.end + reduce_ns(config, reduced) * factor;
+    let level = 2.0 * work.end + message_ns(config) + link;
+    Load {
+        port: 2.0 * real(below) * link,
+        local: 0.0,
+        core,
+        // The SP at the end of the tree has its ranks' messages before and after the levels.
+        chain: 2.0 * ranks * work.end + 2.0 * real(levels) * level,
+    }
 }
 
 #[cfg(test)]

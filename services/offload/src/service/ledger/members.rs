@@ -3,16 +3,35 @@
 use super::Ledger;
 use crate::service::spacing::{Member, meet};
 use crate::wire::{Blocks, Record, blocks_of};
+use std::rc::Rc;
 
 impl Ledger {
-    /// The SPs of members in ascending order. The work follows the number of SPs if the members are runs.
+    /// The SPs of members in ascending order. The work follows the number of SPs if the members are runs; the ranks of one run
+    /// share the result.
     ///
     /// # Errors
     /// Ranks that do not exist or are not in ascending order.
     pub(in crate::service) fn members(
-        &self,
+        &mut self,
         members: Blocks<'_>,
-    ) -> Result<Vec<Member>, &'static str> {
+    ) -> Result<Rc<[Member]>, &'static str> {
+        let one = match members {
+            Blocks::Runs(runs) => runs.lasting().map(|runs| *runs.first()),
+            _ => None,
+        };
+        let Some(run) = one else {
+            return Ok(self.found(members)?.into());
+        };
+        let ranks = (run.peer, run.step, run.count);
+        if let Some(found) = self.known.get(ranks) {
+            return Ok(found);
+        }
+        let found: Rc<[Member]> = self.found(members)?.into();
+        self.known.keep(ranks, Rc::clone(&found));
+        Ok(found)
+    }
+
+    fn found(&self, members: Blocks<'_>) -> Result<Vec<Member>, &'static str> {
         let size = self.service_of.len();
         let ranks = match members {
             Blocks::Runs(runs) => {
@@ -56,21 +75,18 @@ impl Ledger {
                 ranks
             }
         };
-        let mut all: Vec<Member> = Vec::new();
+        let mut all: Vec<Option<Member>> = vec![None; self.services];
         for rank in ranks {
             let service = self.service_of.get(rank as usize);
             let service = *service.ok_or("it names a rank that is not there")?;
-            match all.iter_mut().find(|member| member.service == service) {
-                Some(member) => member.count += 1,
-                None => all.push(Member {
-                    service,
-                    first: rank,
-                    count: 1,
-                }),
-            }
+            let member = all[service as usize].get_or_insert(Member {
+                service,
+                first: rank,
+                count: 0,
+            });
+            member.count += 1;
         }
-        all.sort_unstable_by_key(|member| member.service);
-        Ok(all)
+        Ok(all.into_iter().flatten().collect())
     }
 
     /// Whether a rank is a member.

@@ -4,7 +4,8 @@
 //! reads the windows of its own ranks into memory of its own, and reduces them. One of these ranks stands for them in step 2:
 //! so the network carries one window per SP, whatever the number of its ranks. An SP with one rank omits step 1. Step 2 is
 //! a reduce-scatter: the SP of each segment's owner reads the segment from all SPs and reduces it. Step 3 distributes the
-//! results: the SPs read them from there into the receive buffers of their ranks.
+//! results: the SPs read them from there into the receive buffers of their ranks. Short vectors of many SPs take a tree in
+//! place of steps 2 and 3 (`climb`).
 //!
 //! A segment of a receive buffer changes only after every SP has read that segment of all send buffers, so an allreduce in
 //! place needs no copy. The ranks of an SP are reduced in their order, then the SPs in theirs, and once for all ranks: all
@@ -15,17 +16,20 @@
 //! start persistent ones in different orders, so those run beside each other. `service::segments` has the memory.
 
 use super::{Buffers, Entered, From, Mover, Receive, failed, packed};
-use crate::error::Result;
+use crate::error::{OffloadError, Result};
 use crate::service::actions::{Receives, Short};
 use crate::service::ledger::Ledger;
 use crate::service::segments::{Gathering, Place, Staged};
+use crate::service::spacing::place_of;
 use crate::service::transport::Transport;
 use crate::service::turns::Line;
 use crate::service::vectors::{Goal, Phase, Stepped, Vector};
 use crate::service::windows::{Division, WINDOWS_AT_ONCE};
 use crate::wire::runs::Runs;
-use crate::wire::{Block, Blocks, Collective, Contribution, ExportRef, Record, Wide};
+use crate::wire::{Block, Blocks, Collective, Contribution, DpuRts, ExportRef, Record, Wide};
 use std::collections::VecDeque;
+
+mod climb;
 
 /// Bytes that a reduction of a rank takes beside its members: its state, and handles of UCX.
 const VECTOR_HELD: usize = 1024;
@@ -42,7 +46,7 @@ impl<T: Transport> Mover<T> {
         let local = self.ledger.local(rank);
         let local = local.ok_or_else(|| wrong("it is not this service's"))?;
         let groups = self.ledger.members(entry.members).map_err(wrong)?;
-        let place = groups.iter().position(|group| group.service == self.me);
+        let place = place_of(&groups, self.me);
         let place = place.filter(|_| Ledger::has_member(entry.members, rank));
         let place = place.ok_or_else(|| wrong("it is not a member"))?;
         let goal = Goal::new(entry).map_err(wrong)?;
@@ -79,7 +83,10 @@ impl<T: Transport> Mover<T> {
             reduction: entry.reduction,
             division,
             whole: entry.whole,
-            members: groups.iter().map(|group| group.count).sum(),
+            // A job has fewer than 2^16 ranks.
+            members: u32::try_from(entry.members.len()).unwrap_or(u32::MAX),
+            climbs: division.is_tree(self.limits.direct_min),
+            radix: self.limits.radix.of_broadcast(),
             groups,
             place,
             ours,
@@ -96,6 +103,9 @@ impl<T: Transport> Mover<T> {
             since: self.now(),
             bytes,
         };
+        if vector.stands() && vector.strange().any(|step| self.ledger.has_call(step)) {
+            return Err(unlike(collective));
+        }
         let line = Line::new(local, collective, entry.turn);
         let begins = match entry.turn {
             None => self.reducing.add(line, vector),
@@ -110,6 +120,24 @@ impl<T: Transport> Mover<T> {
         Ok(())
     }
 
+    /// Checks that the reduction of a rank, if it is under way, has the step of an offer for it.
+    pub(super) fn check_offer(&self, offer: &DpuRts<'_>) -> Result<()> {
+        let of = offer.collective;
+        if of.step == 0 || of.is_level() {
+            return Ok(());
+        }
+        let peer = offer.parts.first().and_then(|part| part.blocks.peer());
+        let Some(local) = peer.and_then(|rank| self.ledger.local(rank)) else {
+            return Ok(());
+        };
+        let line = self.reducing.lines.get(&self.reducing.line_of(local, of));
+        let vector = line.and_then(|line| line.iter().find(|vector| vector.is_of(of)));
+        match vector.is_some_and(|vector| vector.strange().any(|step| step == of)) {
+            true => Err(unlike(of)),
+            false => Ok(()),
+        }
+    }
+
     /// Begins as many windows of the first reduction of a line as may be under way.
     fn begin_windows(&mut self, transport: &T, line: Line) -> Result<()> {
         let Some(mut vector) = self.first_of(line) else {
@@ -121,7 +149,7 @@ impl<T: Transport> Mover<T> {
             let index = vector.begun;
             vector.begun += 1;
             match vector.group().count {
-                1 => self.scatter(transport, &vector, index)?,
+                1 => self.reduce_with_others(transport, &mut vector, index)?,
                 _ => self.gather_own(transport, &vector, index)?,
             }
         }
@@ -150,6 +178,19 @@ impl<T: Transport> Mover<T> {
         };
         let place = (index, Phase::Own);
         self.enter_staged(transport, vector, place, (vec![send], receives), buffers)
+    }
+
+    /// The window of this SP's ranks is reduced.
+    fn reduce_with_others(
+        &mut self,
+        transport: &T,
+        vector: &mut Vector<T>,
+        index: u32,
+    ) -> Result<()> {
+        match vector.climbs {
+            true => self.climb(transport, vector),
+            false => self.scatter(transport, vector, index),
+        }
     }
 
     /// Step 2 of a window, at the rank that stands for its SP.
@@ -234,7 +275,12 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Step 3 of a window.
-    fn gather(&mut self, transport: &T, vector: &mut Vector<T>, index: u32) -> Result<()> {
+    pub(super) fn gather(
+        &mut self,
+        transport: &T,
+        vector: &mut Vector<T>,
+        index: u32,
+    ) -> Result<()> {
         let window = vector.division.window(index);
         let mine = window.segment(vector.place).filter(|_| vector.stands());
         let sends = vector.goal.sends(mine);
@@ -299,12 +345,17 @@ impl<T: Transport> Mover<T> {
         let (index, phase) = Phase::of(collective.step);
         match phase {
             Phase::Own if vector.stands() => {
-                vector.fold_short(stepped, phase)?;
-                self.scatter(transport, &vector, index)?;
+                vector.fold_short(stepped)?;
+                self.reduce_with_others(transport, &mut vector, index)?;
+            }
+            _ if vector.climbs => {
+                if let Some(part) = self.climbed_to(transport, &mut vector, stepped)? {
+                    return self.gathered_window(transport, line, vector, part);
+                }
             }
             Phase::Own => self.gather(transport, &mut vector, index)?,
             Phase::Scatter => {
-                vector.fold_short(stepped, phase)?;
+                vector.fold_short(stepped)?;
                 if let Some(sum) = take_of(&mut vector.sums, index) {
                     self.reducing.segments.put_back(sum);
                 }
@@ -378,7 +429,7 @@ impl<T: Transport> Mover<T> {
         let bytes = usize::try_from(length).map_err(|_| failed("a segment is too long"))?;
         let all = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
         let all = all.get_mut(..bytes * count).ok_or_else(lost)?;
-        let result = vector.fold(all, bytes, phase);
+        let result = vector.fold(all, bytes, phase == Phase::Scatter);
         let segments = &mut self.reducing.segments;
         let mut kept = segments.result(transport, length);
         if kept.is_none() && self.imports.drop_idle(transport)? {
@@ -473,6 +524,13 @@ impl<T: Transport> Mover<T> {
         let line = self.reducing.lines.entry(line).or_default();
         line.push_front(vector);
     }
+}
+
+/// Short vectors of many SPs take other steps than long ones.
+fn unlike(collective: Collective) -> OffloadError {
+    failed(format!(
+        "the members of {collective} give different lengths: some are short, and others not"
+    ))
 }
 
 /// Takes the memory of a window.

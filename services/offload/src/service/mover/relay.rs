@@ -10,6 +10,7 @@ use crate::error::{OffloadError, Result};
 use crate::service::actions::OfferKey;
 use crate::service::ledger::Ledger;
 use crate::service::relays::{Scatter, Seat, neighbours, subtrees};
+use crate::service::spacing::place_of;
 use crate::service::transport::Transport;
 use crate::wire::{
     Arrival, Blocks, Collective, DpuRelay, DpuRelayed, DpuRts, Kind, RouteRef, RtsPart, offer_head,
@@ -57,14 +58,14 @@ impl<T: Transport> Mover<T> {
 
     /// The place of this SP in the tree of a gather; `None` if its offers go straight to the root's SP.
     fn seat(
-        &self,
+        &mut self,
         rank: u32,
         root: u32,
         members: Blocks<'_>,
     ) -> std::result::Result<Option<Seat>, &'static str> {
         const NO_MEMBER: &str = "it is not a member";
         let services = self.ledger.members(members)?;
-        let place_of = |service| services.iter().position(|of| of.service == service);
+        let place_of = |service| place_of(&services, service);
         let top = self.ledger.service_of(root);
         let top = top.filter(|_| Ledger::has_member(members, root));
         let top = top.and_then(place_of).ok_or("its root is not a member")?;

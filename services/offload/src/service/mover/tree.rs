@@ -12,11 +12,12 @@ use crate::error::Result;
 use crate::service::actions::Short;
 use crate::service::imports::Lent;
 use crate::service::ledger::Ledger;
-use crate::service::spacing::Member;
+use crate::service::spacing::{Member, place_of};
 use crate::service::transport::Transport;
 use crate::service::trees::{Branch, RANK_HELD, Round, Tree, barrier_of};
 use crate::service::vectors::Stepped;
 use crate::wire::{Block, Blocks, Collective, Delivered, DpuNote, Entry, Kind, TREE_STEP, Wide};
+use std::rc::Rc;
 
 impl<T: Transport> Mover<T> {
     /// A local rank enters a broadcast or a barrier.
@@ -30,14 +31,12 @@ impl<T: Transport> Mover<T> {
         let local = self.ledger.local(rank);
         let local = local.ok_or_else(|| wrong("it is not this service's"))?;
         let members = self.ledger.members(entry.members).map_err(wrong)?;
-        let me = self.me;
-        let ours = members.iter().position(|member| member.service == me);
-        let place = ours.ok_or_else(|| wrong("it is not a member"))?;
+        let place = place_of(&members, self.me).ok_or_else(|| wrong("it is not a member"))?;
         if !Ledger::has_member(entry.members, rank) {
             return Err(wrong("it is not a member"));
         }
         if entry.is_barrier {
-            return self.enter_barrier(transport, collective, local, &members, place);
+            return self.enter_barrier(transport, collective, local, members, place);
         }
         let is_short = entry.length < self.limits.direct_min;
         let expect = if is_short && rank == entry.root {
@@ -57,9 +56,7 @@ impl<T: Transport> Mover<T> {
         }
         let position = self.ledger.service_of(entry.root);
         let position = position.filter(|_| Ledger::has_member(entry.members, entry.root));
-        let top = members
-            .iter()
-            .position(|member| Some(member.service) == position);
+        let top = position.and_then(|service| place_of(&members, service));
         let top = top.ok_or_else(|| wrong("its root is not a member"))?;
         let tree = Tree {
             members: &members,
@@ -224,7 +221,7 @@ impl<T: Transport> Mover<T> {
         transport: &T,
         collective: Collective,
         local: usize,
-        members: &[Member],
+        members: Rc<[Member]>,
         place: usize,
     ) -> Result<()> {
         let now = self.now();
@@ -236,20 +233,18 @@ impl<T: Transport> Mover<T> {
             )));
         }
         barrier.entered.push((local, now));
-        let services = members.iter().map(|member| member.service);
         match &barrier.round {
             None => {
-                barrier.held += size_of::<u32>() * members.len();
-                *bytes += size_of::<u32>() * members.len();
+                barrier.held += size_of_val(&members[..]);
+                *bytes += size_of_val(&members[..]);
                 barrier.round = Some(Round {
-                    services: services.collect(),
+                    members,
                     place,
-                    members: members[place].count as usize,
                     next: 0,
                     is_sent: false,
                 });
             }
-            Some(round) if services.eq(round.services.iter().copied()) => {}
+            Some(round) if Rc::ptr_eq(&members, &round.members) || members == round.members => {}
             Some(_) => return Err(failed(format!("the members of {collective} disagree"))),
         }
         self.advance(transport, collective)
@@ -282,15 +277,15 @@ impl<T: Transport> Mover<T> {
             let Some(round) = barrier.round.as_mut() else {
                 return Ok(());
             };
-            if barrier.entered.len() < round.members {
+            if barrier.entered.len() < round.members[round.place].count as usize {
                 return Ok(());
             }
-            let (count, ahead) = (round.services.len(), 1_usize << round.next);
+            let (count, ahead) = (round.members.len(), 1_usize << round.next);
             if ahead >= count {
                 break;
             }
-            let to = round.services[(round.place + ahead) % count];
-            let from = round.services[(round.place + count - ahead) % count];
+            let to = round.members[(round.place + ahead) % count].service;
+            let from = round.members[(round.place + count - ahead) % count].service;
             let step = round.next;
             if !std::mem::replace(&mut round.is_sent, true) {
                 let note = DpuNote {

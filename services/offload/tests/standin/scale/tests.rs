@@ -32,11 +32,11 @@ fn a_call_takes_few_bytes_and_messages_whatever_the_number_of_ranks() {
             assert!(tree.messages <= 2 * rounds + more, "{tree:?}");
             assert!(tree.to_service <= 64, "{tree:?}");
         }
-        // An SP sends its ranks' sum, and gets that of all.
+        // The tree twice: an SP sends its ranks' sum, and gets that of all.
         let sum = outcome(ranks, nodes, Pattern::Allreduce);
         assert_eq!(sum.blocks, u64::from(ranks));
         assert!(
-            sum.to_service <= 64 && sum.messages <= 4 * u64::from(nodes),
+            sum.to_service <= 64 && sum.messages <= 4 * rounds,
             "{sum:?}"
         );
     }

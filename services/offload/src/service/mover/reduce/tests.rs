@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 mod ahead;
+mod climb;
 mod rooted;
 mod targets;
 mod trees;

@@ -4,11 +4,11 @@ use super::*;
 use crate::wire::DpuRts;
 
 /// The part of the result that a member gets, in elements.
-type Part = (usize, usize);
+pub(super) type Part = (usize, usize);
 
 impl Job {
     /// A reduction of 32-bit sums over all ranks, whose rank `i` gets the elements of part `i`.
-    fn check_target(&mut self, elements: usize, target: &Target, parts: &[Part]) {
+    pub(super) fn check_target(&mut self, elements: usize, target: &Target, parts: &[Part]) {
         let length = elements * 4;
         let is_short = (length as u64) < DIRECT_MIN;
         let members: Vec<u32> = (0..).take(parts.len()).collect();
