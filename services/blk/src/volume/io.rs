@@ -225,7 +225,7 @@ impl Volume {
         let mut extents: Vec<Extent> = Vec::new();
         self.with_return(|| {
             // With any lock the table of layers stays.
-            let _lock = self.lock(first);
+            let _lock = self.locks.one(first);
             let view = self.view(of)?;
             self.know_of(&view, first..last)?;
             extents.clear();
@@ -342,18 +342,6 @@ impl Volume {
         })
     }
 
-    /// Excludes other operations on blocks.
-    pub(super) fn lock_blocks(
-        &self,
-        blocks: impl Iterator<Item = u64>,
-    ) -> Locks<MutexGuard<'_, ()>> {
-        // In the order of the locks: two groups never wait for each other.
-        let mut locks: SmallVec<[u64; 1]> = blocks.map(|block| block % self.step).collect();
-        locks.sort_unstable();
-        locks.dedup();
-        locks.into_iter().map(|lock| self.lock(lock)).collect()
-    }
-
     fn know_group(&self, view: &View, group: &[Piece]) -> Result<()> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             return Ok(());
@@ -362,7 +350,7 @@ impl Volume {
     }
 
     fn lock_all(&self, group: &[Piece]) -> Locks<MutexGuard<'_, ()>> {
-        self.lock_blocks(group.iter().map(|piece| piece.block))
+        self.locks.of(group.iter().map(|piece| piece.block))
     }
 
     /// As [`Volume::update_once`]. A target that is full only because of what a flush would drop gets space.
