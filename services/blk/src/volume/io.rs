@@ -273,8 +273,8 @@ impl Volume {
     ) -> Outcome {
         let begun = begin_each(self.layout, targets, blocks, step);
         let mut outcome = Outcome::new(self.layout, blocks.len());
-        // In the order of the roles, as for a block alone.
-        for (role, begun) in self.layout.roles().zip(begun) {
+        // The last one that was sent to first: behind its answer those of the others have arrived, too.
+        for (role, begun) in self.layout.roles().zip(begun).rev() {
             let Some(target) = &targets[role.index()] else {
                 continue;
             };
@@ -541,9 +541,9 @@ impl Volume {
             let holders: Vec<u16> = holders.collect();
             let recorded = writes.into_iter().zip(&holders).enumerate();
             let recorded = recorded.filter(|(at, _)| prepared.is_enough(*at));
-            let mut wrote = Vec::with_capacity(holders.len());
             let mut blocks = self.blocks();
-            for (_, (write, holders)) in recorded {
+            // With its end the lock ends.
+            let wrote = recorded.map(move |(_, (write, holders))| {
                 let state = BlockState {
                     generation: write.generation,
                     holders: *holders,
@@ -553,9 +553,8 @@ impl Volume {
                     lost: false,
                 };
                 blocks.set(write.block, state);
-                wrote.push(((write.block, write.generation, *holders), write.halves));
-            }
-            drop(blocks);
+                ((write.block, write.generation, *holders), write.halves)
+            });
             self.pending.wrote(wrote);
             holders
         })
@@ -613,7 +612,8 @@ impl Volume {
             let (block, generation) = wants(block, role)?;
             Some(Step::Fetch { block, generation })
         });
-        for (role, begun) in self.layout.roles().zip(begun) {
+        // As for other steps.
+        for (role, begun) in self.layout.roles().zip(begun).rev() {
             let Some(target) = &targets[role.index()] else {
                 continue;
             };
