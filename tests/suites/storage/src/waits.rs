@@ -105,7 +105,7 @@ mod tests {
         let own = [std::process::id()];
         let wait = |times: usize| {
             for _ in 0..times {
-                std::thread::sleep(Duration::from_micros(1));
+                std::thread::park_timeout(Duration::from_micros(1));
             }
         };
         wait(3000);
