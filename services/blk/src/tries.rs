@@ -7,7 +7,7 @@ const IN_VAIN: u32 = 8;
 const TRIED: [u32; 2] = [32, 256];
 /// Samples in a row that look so, after which of so many blocks one is looked at until one does not look so.
 const ALIKE: u32 = 32;
-const LOOKED_AT: u32 = 4;
+const LOOKED_AT: u32 = 16;
 /// Words of a sample.
 const SAMPLE: usize = 32;
 

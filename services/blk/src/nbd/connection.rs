@@ -28,6 +28,8 @@ const KEPT: usize = 1 << 20;
 struct State {
     /// Idle are those that wait for their turn to read. A request is under way until its whole reply is written.
     crew: Crew,
+    /// The thread whose turn it is waits for bytes.
+    waits: bool,
     /// No more requests are read.
     ended: bool,
     /// The first error.
@@ -65,6 +67,7 @@ pub(super) fn serve<R: Read + Send, W: Write + Send>(
         writer: Mutex::new(writer),
         state: Mutex::new(State {
             crew,
+            waits: false,
             ended: false,
             error: None,
         }),
@@ -172,6 +175,7 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
     fn take(&self, bytes: usize) {
         let mut state = self.state();
         while !state.crew.has_room(bytes) {
+            state.waits = true;
             state = self
                 .freed
                 .wait(state)
@@ -182,10 +186,15 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
     }
 
     fn give(&self, bytes: usize) {
-        self.state().crew.give(bytes);
+        let waits = {
+            let mut state = self.state();
+            state.crew.give(bytes);
+            std::mem::take(&mut state.waits)
+        };
         self.export.unbuffer(bytes);
-        // Only the thread whose turn it is waits.
-        self.freed.notify_one();
+        if waits {
+            self.freed.notify_one();
+        }
     }
 
     /// No thread reads another request.

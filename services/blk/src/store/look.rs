@@ -9,6 +9,7 @@ use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use crate::record;
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry as Found;
 use std::sync::atomic::Ordering;
@@ -63,7 +64,15 @@ impl Store {
 
     /// Looks at the groups of these blocks in the settled index, adjacent ones by one call. What cannot be read is left out.
     pub(super) fn look_ahead(&self, blocks: impl Iterator<Item = u64>) -> Looked {
-        let groups: BTreeSet<u64> = blocks.map(|block| block / GROUP).collect();
+        // Most are in their order.
+        let mut groups: SmallVec<[u64; 16]> = SmallVec::new();
+        for group in blocks.map(|block| block / GROUP) {
+            if groups.last() != Some(&group) {
+                groups.push(group);
+            }
+        }
+        groups.sort_unstable();
+        groups.dedup();
         let groups: Vec<(u64, bool)> = {
             let table = &self.state().table;
             let groups = groups.into_iter();

@@ -190,7 +190,7 @@ impl Volume {
     /// The target fails. One that is full takes a part.
     pub(super) fn replay(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
         for block in self.pending.absent_at(role) {
-            let _lock = self.lock(block);
+            let _lock = self.locks.one(block);
             let state = self.state(block);
             let parts = self.pending.parts(block, state.generation);
             let Some(parts) = parts.filter(|_| !state.is_held_by(role)) else {

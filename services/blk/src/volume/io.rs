@@ -225,7 +225,7 @@ impl Volume {
         let mut extents: Vec<Extent> = Vec::new();
         self.with_return(|| {
             // With any lock the table of layers stays.
-            let _lock = self.lock(first);
+            let _lock = self.locks.one(first);
             let view = self.view(of)?;
             self.know_of(&view, first..last)?;
             extents.clear();
@@ -273,8 +273,8 @@ impl Volume {
     ) -> Outcome {
         let begun = begin_each(self.layout, targets, blocks, step);
         let mut outcome = Outcome::new(self.layout, blocks.len());
-        // In the order of the roles, as for a block alone.
-        for (role, begun) in self.layout.roles().zip(begun) {
+        // The last one that was sent to first: behind its answer those of the others have arrived, too.
+        for (role, begun) in self.layout.roles().zip(begun).rev() {
             let Some(target) = &targets[role.index()] else {
                 continue;
             };
@@ -342,18 +342,6 @@ impl Volume {
         })
     }
 
-    /// Excludes other operations on blocks.
-    pub(super) fn lock_blocks(
-        &self,
-        blocks: impl Iterator<Item = u64>,
-    ) -> Locks<MutexGuard<'_, ()>> {
-        // In the order of the locks: two groups never wait for each other.
-        let mut locks: SmallVec<[u64; 1]> = blocks.map(|block| block % self.step).collect();
-        locks.sort_unstable();
-        locks.dedup();
-        locks.into_iter().map(|lock| self.lock(lock)).collect()
-    }
-
     fn know_group(&self, view: &View, group: &[Piece]) -> Result<()> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             return Ok(());
@@ -362,7 +350,7 @@ impl Volume {
     }
 
     fn lock_all(&self, group: &[Piece]) -> Locks<MutexGuard<'_, ()>> {
-        self.lock_blocks(group.iter().map(|piece| piece.block))
+        self.locks.of(group.iter().map(|piece| piece.block))
     }
 
     /// As [`Volume::update_once`]. A target that is full only because of what a flush would drop gets space.
@@ -553,9 +541,9 @@ impl Volume {
             let holders: Vec<u16> = holders.collect();
             let recorded = writes.into_iter().zip(&holders).enumerate();
             let recorded = recorded.filter(|(at, _)| prepared.is_enough(*at));
-            let mut wrote = Vec::with_capacity(holders.len());
             let mut blocks = self.blocks();
-            for (_, (write, holders)) in recorded {
+            // With its end the lock ends.
+            let wrote = recorded.map(move |(_, (write, holders))| {
                 let state = BlockState {
                     generation: write.generation,
                     holders: *holders,
@@ -565,9 +553,8 @@ impl Volume {
                     lost: false,
                 };
                 blocks.set(write.block, state);
-                wrote.push(((write.block, write.generation, *holders), write.halves));
-            }
-            drop(blocks);
+                ((write.block, write.generation, *holders), write.halves)
+            });
             self.pending.wrote(wrote);
             holders
         })
@@ -625,7 +612,8 @@ impl Volume {
             let (block, generation) = wants(block, role)?;
             Some(Step::Fetch { block, generation })
         });
-        for (role, begun) in self.layout.roles().zip(begun) {
+        // As for other steps.
+        for (role, begun) in self.layout.roles().zip(begun).rev() {
             let Some(target) = &targets[role.index()] else {
                 continue;
             };

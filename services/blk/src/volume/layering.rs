@@ -152,6 +152,9 @@ impl Volume {
             self.layering.replace(before);
             return Err(error);
         }
+        if !layers.is_empty() {
+            self.locks.share(layers.step);
+        }
         self.layering.replace(layers);
         Ok(())
     }
@@ -165,7 +168,7 @@ impl Volume {
         if grown == *layers {
             return Ok(());
         }
-        let _all = self.lock_blocks(0..self.step);
+        let _all = self.locks.all();
         self.adopt(grown)
     }
 }

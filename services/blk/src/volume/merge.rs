@@ -132,7 +132,7 @@ impl Volume {
             done => done?,
         };
         self.flush_once()?;
-        let _locks = self.lock_blocks(batch.iter().copied());
+        let _locks = self.locks.of(batch.iter().copied());
         let Some(pair) = self.pair(upper) else {
             return Ok((1, lost));
         };
@@ -161,7 +161,7 @@ impl Volume {
     /// Writes blocks of the upper layer to the lower one. Returns them with their generations, and the number of those that
     /// cannot be read.
     fn copy_down(&self, batch: &[u64], upper: u32) -> Result<(Vec<(u64, u64)>, u64)> {
-        let _locks = self.lock_blocks(batch.iter().copied());
+        let _locks = self.locks.of(batch.iter().copied());
         let mut copied = Vec::new();
         let mut lost = 0;
         let Some(pair) = self.pair(upper) else {
@@ -202,7 +202,7 @@ impl Volume {
         // The upper ones must be durable before.
         self.flush_once()?;
         {
-            let _locks = self.lock_blocks(batch.iter().copied());
+            let _locks = self.locks.of(batch.iter().copied());
             let Some(pair) = self.pair(upper) else {
                 return Ok(());
             };
@@ -230,7 +230,7 @@ impl Volume {
         let _turn = self.arrival();
         // Its places may be used for another layer then, and must not show anything.
         self.flush_once()?;
-        let _all = self.lock_blocks(0..self.step);
+        let _all = self.locks.all();
         let Some(pair) = self.pair(upper) else {
             return Ok(Merge::Going);
         };

@@ -9,9 +9,9 @@ use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
 use super::stack::Layering;
-use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
+use super::state::{BlockState, Blocks, Counters, Volume, VolumeStatus, add};
 use super::trustees::{Trust, is_used};
-use super::turns::{Commits, Helpers, Scrubbing};
+use super::turns::{BlockLocks, Commits, Helpers, Scrubbing};
 use crate::encryption::{KeyFile, Wrapping};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Layout, PerTarget, Role};
@@ -422,6 +422,10 @@ impl Volume {
             true => Layers::step_of(identity.room),
             false => layers.step,
         };
+        let locks = BlockLocks::default();
+        if !layers.is_empty() {
+            locks.share(step);
+        }
         let decided = found.decide(blocks.max(layers.end))?;
         let trusted = found.trusted();
         let deciders = found.deciders();
@@ -441,7 +445,7 @@ impl Volume {
             released: AtomicU64::new(0),
             seats: Arc::new(Seats::new(layout, seats)),
             blocks: Mutex::new(decided.blocks),
-            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            locks,
             pending: Pending::new(layout, identity.room),
             trust: Trust::new(trusted),
             members: Mutex::new(members),
@@ -505,7 +509,7 @@ impl Volume {
     pub(super) fn settle(&self, blocks: &[Unclean]) -> Result<u16> {
         let mut kept = 0;
         for group in blocks.chunks(self.group()) {
-            let _locks = self.lock_blocks(group.iter().map(|unclean| unclean.block));
+            let _locks = self.locks.of(group.iter().map(|unclean| unclean.block));
             // First all get the generation, and only then it is settled at the others, as in a write: two of them show it,
             // whichever two are there after a kill.
             for unclean in group {
@@ -551,7 +555,7 @@ impl Volume {
                 continue;
             }
             for block in self.written_blocks(0..self.end()) {
-                let _lock = self.lock(block);
+                let _lock = self.locks.one(block);
                 gave |= !self.state(block).is_held_by(role) && self.put_right(block, role);
             }
         }

@@ -162,7 +162,7 @@ impl Pending {
         blocks: impl IntoIterator<Item = ((u64, u64, u16), PerTarget<Half>)>,
     ) {
         let blocks = blocks.into_iter();
-        let count = blocks.size_hint().0;
+        let count = blocks.size_hint().1.unwrap_or(0);
         let mut names: SmallVec<[(u64, u64, u16); 1]> = SmallVec::with_capacity(count);
         let mut parts = SmallVec::with_capacity(count);
         for (name, of_block) in blocks {

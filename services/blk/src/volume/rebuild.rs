@@ -126,7 +126,7 @@ impl Volume {
         (role, target): (Role, &Arc<dyn Target>),
         progress: &Mutex<Progress>,
     ) -> Result<()> {
-        let _locks = self.lock_blocks(group.iter().copied());
+        let _locks = self.locks.of(group.iter().copied());
         let states = group.iter().map(|block| (*block, self.state(*block)));
         let missing = states.filter(|(_, state)| state.is_missing_at(role));
         let (lost, there): (Vec<_>, Vec<_>) = missing.partition(|(_, state)| state.lost);

@@ -193,7 +193,7 @@ impl Volume {
             let Some(Held { block, .. }) = of_block.first().copied() else {
                 continue;
             };
-            let _lock = self.lock(block);
+            let _lock = self.locks.one(block);
             if self.pending.is_doubted(role, block) {
                 continue;
             }
@@ -233,7 +233,7 @@ impl Volume {
     /// Settles at a target what its entries say too much.
     fn clean(&self, role: Role, target: &Arc<dyn Target>, blocks: &[Unclean]) -> Result<()> {
         for group in blocks.chunks(self.group()) {
-            let _locks = self.lock_blocks(group.iter().map(|unclean| unclean.block));
+            let _locks = self.locks.of(group.iter().map(|unclean| unclean.block));
             let step = |unclean: &Unclean| {
                 let state = self.state(unclean.block);
                 let has_it = state.generation == 0 || state.is_held_by(role);
@@ -282,7 +282,7 @@ impl Volume {
         for block in lost {
             // Empty, if the target with a damaged entry has left.
             let of_block = evidence.block(block);
-            let _lock = self.lock(block);
+            let _lock = self.locks.one(block);
             let found = evidence.decide(of_block);
             if self.state(block).lost && !found.lost {
                 self.set_state(block, found);
@@ -417,7 +417,7 @@ impl Volume {
     }
 
     fn scrub_block(&self, block: u64, content: &mut [u8], report: &mut ScrubReport) {
-        let _lock = self.lock(block);
+        let _lock = self.locks.one(block);
         let state = self.state(block);
         if state.generation == 0 && !state.lost {
             return;

@@ -35,7 +35,7 @@ impl Volume {
         // Most of what waits is durable before requests have to wait. No target returns meanwhile.
         self.flush_once()?;
         {
-            let _all = self.lock_blocks(0..self.step);
+            let _all = self.locks.all();
             let known = self.layering.table();
             let first = match known.is_empty() {
                 true => Layers::new(self.geometry().blocks(), (self.room(), self.step))
@@ -55,7 +55,7 @@ impl Volume {
     /// There is none with this name, or too few targets answer.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         let _turn = self.arrival();
-        let _all = self.lock_blocks(0..self.step);
+        let _all = self.locks.all();
         let layers = self.layering.table().without(name)?;
         self.adopt(layers)
     }

@@ -4,7 +4,7 @@ use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use super::stack::{Layering, Merging};
 use super::trustees::Trust;
-use super::turns::{Commits, Helpers, Scrubbing};
+use super::turns::{BlockLocks, Commits, Helpers, Scrubbing};
 use crate::encryption::{Cipher, Wrapping};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Layout, PerTarget, Role};
@@ -14,9 +14,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Locks for blocks: two blocks with the same number modulo this share one.
-pub(super) const LOCKS: usize = 256;
 
 /// A page of blocks takes this for each of them.
 const _: () = assert!(size_of::<BlockState>() == 16);
@@ -327,7 +324,7 @@ pub struct Volume {
     pub(super) released: AtomicU64,
     pub(super) seats: Arc<Seats>,
     pub(super) blocks: Mutex<Blocks>,
-    pub(super) locks: Vec<Mutex<()>>,
+    pub(super) locks: BlockLocks,
     pub(super) pending: Pending,
     pub(super) trust: Trust,
     /// The targets that have replaced others.
@@ -346,7 +343,7 @@ pub struct Volume {
     /// Where the next rebuild of each target begins.
     pub(super) starts: PerTarget<AtomicU64>,
     pub(super) layering: Layering,
-    /// A block and its places in all layers have the same remainder: one lock for all.
+    /// A block and its places in all layers have the same remainder.
     pub(super) step: u64,
     pub(super) merging: Mutex<Merging>,
     pub(super) counters: Counters,
@@ -558,16 +555,6 @@ impl Volume {
 
     pub(super) fn set_state(&self, block: u64, state: BlockState) {
         self.blocks().set(block, state);
-    }
-
-    /// Excludes other operations on a block.
-    pub(super) fn lock(&self, block: u64) -> MutexGuard<'_, ()> {
-        // Cannot be cut: less than LOCKS.
-        let index = usize::try_from(block % self.step).unwrap_or(0);
-        // The lock protects no data of its own.
-        self.locks[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest generation.

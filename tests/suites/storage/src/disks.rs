@@ -5,7 +5,7 @@
 //! first one.
 
 use super::place::Served;
-use super::{FILES, LIMIT, Place, START, Server, World};
+use super::{FILES, LIMIT, Place, START, Server, World, waits};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::fs;
@@ -139,12 +139,11 @@ struct Disks(Served, Option<Cluster>);
 const FUNCTIONS: [&str; 3] = ["node1.host", "node1.dpu", "node0.dpu"];
 const EXPORT: &str = "node0.host";
 
-/// Processor time of processes, in the system's ticks, and how often their threads have waited.
+/// Processor time of processes, in the system's ticks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spent {
     user: u64,
     system: u64,
-    waits: u64,
 }
 
 impl Spent {
@@ -156,22 +155,9 @@ impl Spent {
             let field = fields.split_whitespace().nth(nth).context("a field")?;
             field.parse().context("a number")
         };
-        let mut waits = 0;
-        for task in fs::read_dir(format!("/proc/{id}/task"))? {
-            // A thread may end meanwhile.
-            let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
-            let line = |line: &str| {
-                line.strip_prefix("voluntary_ctxt_switches:")?
-                    .trim()
-                    .parse()
-                    .ok()
-            };
-            waits += status.lines().find_map(line).unwrap_or(0_u64);
-        }
         Ok(Self {
             user: field(11)?,
             system: field(12)?,
-            waits,
         })
     }
 
@@ -179,16 +165,14 @@ impl Spent {
         Self {
             user: self.user + other.user,
             system: self.system + other.system,
-            waits: self.waits + other.waits,
         }
     }
 
-    /// What was spent since then. Threads that have ended do not count any more.
+    /// What was spent since then.
     fn since(self, before: Self) -> Self {
         Self {
             user: self.user - before.user,
             system: self.system - before.system,
-            waits: self.waits.saturating_sub(before.waits),
         }
     }
 }
@@ -535,25 +519,29 @@ fn row(
     } else {
         "write"
     };
-    let Done {
-        bytes,
-        flushes,
-        seconds,
-    } = match options {
-        [] => random_writes(place, &disks.0.server.uri, seconds)?,
+    let work = || match options {
+        [] => random_writes(place, &disks.0.server.uri, seconds),
         options => {
             let (bs, runtime) = (format!("--bs={bs}"), format!("--runtime={seconds}"));
             let timed = [bs.as_str(), "--time_based", runtime.as_str()];
             let job = job(place, &disks.0.server.uri, &[options, &timed].concat())?;
             let number = |name: &str| job[kind][name].as_f64().context("fio's report");
             let bytes = number("io_bytes")?;
-            Done {
+            Ok(Done {
                 bytes,
                 flushes: job["sync"]["total_ios"].as_u64().unwrap_or(0),
                 seconds: bytes / number("bw_bytes")?,
-            }
+            })
         }
     };
+    let id = |running: &Running| running.group.child.id();
+    let behind: Vec<u32> = disks.0.behind.iter().map(id).collect();
+    let (done, waits) = waits::during([&[id(&disks.0.server.running)], &behind], work);
+    let Done {
+        bytes,
+        flushes,
+        seconds,
+    } = done?;
     let after = disks.counts(place, peer)?;
     ensure!(bytes > 0.0, "nothing was done");
     ensure!(flushes > 0 || pattern != FLUSHED, "fio has flushed nothing");
@@ -583,7 +571,7 @@ fn row(
         json!({
             "user_s": spent.user as f64 / ticks / gib,
             "system_s": spent.system as f64 / ticks / gib,
-            "waits_per_group": spent.waits as f64 / groups,
+            "waits_per_group": waits[of] as f64 / groups,
         })
     };
     let (front, behind) = (spent(0), spent(1));

@@ -36,6 +36,7 @@ mod snapshots;
 mod soak;
 mod tls;
 mod vhost;
+mod waits;
 
 pub use crash::lose_power;
 pub use kernel::{Kernel, run_kernel};
