@@ -2,6 +2,7 @@
 
 use super::tally::Case;
 use crate::bench::{hotpath, instructions, scale, service, storage};
+use crate::process;
 use crate::setup::Env;
 use anyhow::{Result, anyhow, ensure};
 
@@ -273,11 +274,13 @@ pub(super) fn cases(env: &Env, words: &[String]) -> Result<Vec<Case>> {
     )?);
     // The steps of the hot path and the runs of valgrind count instructions, which no load changes.
     let (stepped, counted) = std::thread::scope(|scope| {
-        let stepped = scope.spawn(|| hot_path(env, filters));
+        let stepped = scope.spawn(|| (hot_path(env, filters), process::used()));
         let counted = of_services(filters);
         (stepped.join(), counted)
     });
-    cases.extend(stepped.map_err(|_| anyhow!("the thread of the hot path has failed"))??);
+    let (stepped, used) = stepped.map_err(|_| anyhow!("the thread of the hot path has failed"))?;
+    process::charge(used);
+    cases.extend(stepped?);
     cases.extend(counted?);
     ensure!(
         words.is_empty() || !cases.is_empty(),
