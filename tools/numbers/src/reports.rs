@@ -21,7 +21,7 @@ pub const JUDGE: &str = "judge";
 /// The key of the time at which a report was measured.
 const MEASURED: &str = "measured_at";
 
-/// The key of the commit that was measured. A report that an earlier command left in the target directory has none.
+/// The key of the commit that was measured. A report of a command that was ended early has none.
 const COMMIT: &str = "commit";
 
 /// One report.

@@ -25,6 +25,7 @@ mod tidy;
 
 use anyhow::{Result, bail};
 use dev_setup as setup;
+use results::commits::noting;
 use std::process::ExitCode;
 use stock_suites::{self as suites, matrix};
 use testbed::{link, place, process, progress, workspace};
@@ -65,18 +66,18 @@ fn dispatch() -> Result<ExitCode> {
     let command = arguments.next().unwrap_or_else(|| "--help".to_owned());
     let rest: Vec<String> = arguments.collect();
     match command.as_str() {
-        "bench" => bench::run(rest),
+        "bench" => noting(|| bench::run(rest)),
         "bindgen" => bindgen::run(rest),
-        "demo" => demo::run(rest),
+        "demo" => noting(|| demo::run(rest)),
         "dist" => dist::run(rest),
         "doctor" => doctor::run(rest),
-        "fuzz" => fuzz::run(rest),
+        "fuzz" => noting(|| fuzz::run(rest)),
         "install" => install::run(rest),
-        "matrix" => matrix::run(rest),
+        "matrix" => noting(|| matrix::run(rest)),
         "results" => results::run(rest),
         "patch" => patch::run(rest),
         "setup" => setup::run(rest),
-        "suites" => suites::run(rest),
+        "suites" => noting(|| suites::run(rest)),
         "test" => test::run(rest),
         "tidy" => tidy::run(rest),
         "-h" | "--help" | "help" => {
