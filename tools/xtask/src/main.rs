@@ -52,7 +52,14 @@ Usage: cargo xtask COMMAND [OPTIONS]
 
 fn main() -> ExitCode {
     process::end_children_on_signal();
-    match dispatch() {
+    let mut words = std::env::args();
+    let done = match words.next() {
+        Some(own) if test::documents::is_rustdoc(&own) => {
+            test::documents::rustdoc(&words.collect::<Vec<String>>())
+        }
+        _ => dispatch(),
+    };
+    match done {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
