@@ -162,8 +162,8 @@ fn at_scale(filters: Filters<'_>) -> Result<Vec<Case>> {
     cases.extend(filters.cases(
         &[scale::FLAT_MAX],
         |most| {
-            let of = scale::DENSE;
-            format!("instructions for a block of an {of} of 16,384 ranks: at most {most} times those of 64")
+            let (of, (ranks, _)) = (scale::DENSE, scale::FLAT_SAMPLE);
+            format!("instructions for a block of an {of} of {ranks} ranks: at most {most} times those of 64")
         },
         |most| Ok(within(scale::measured_flat()?, most)),
     )?);
