@@ -2,6 +2,9 @@
 //! name.
 
 mod threads;
+mod used;
+
+pub use used::{charge, of as usage, used};
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
@@ -396,22 +399,20 @@ impl Group {
 
     /// Whether the leader has ended.
     pub fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        !matches!(used::try_wait(&mut self.child), Ok(None))
     }
 
     /// Waits for the leader. Returns true if the limit has expired and the group was ended.
     pub fn wait(&mut self, limit: Duration) -> Result<(ExitStatus, bool)> {
         if wait_until(limit, || self.has_ended()) {
-            return Ok((self.child.wait()?, false));
+            return Ok((used::wait(&mut self.child)?, false));
         }
         // SIGTERM first: a child with its own groups forwards it.
         // SAFETY: as in `kill`.
         unsafe { libc::kill(-self.id, libc::SIGTERM) };
-        wait_until(Duration::from_secs(2), || {
-            !matches!(self.child.try_wait(), Ok(None))
-        });
+        wait_until(Duration::from_secs(2), || self.has_ended());
         self.kill();
-        Ok((self.child.wait()?, true))
+        Ok((used::wait(&mut self.child)?, true))
     }
 
     /// Sends a signal to the leader. After SIGSTOP it returns once no thread of it runs: kill(2) only announces a stop.
@@ -445,7 +446,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
-        let _ = self.child.wait();
+        let _ = used::wait(&mut self.child);
         for slot in &RUNNING {
             let _ = slot.compare_exchange(self.id, 0, Ordering::Relaxed, Ordering::Relaxed);
         }

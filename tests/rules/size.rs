@@ -16,7 +16,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 ///
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 28_280),
+    (&["tools/", "testbed/"], 28_550),
     (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
     (&["clients/"], 16_970),
@@ -27,7 +27,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["shared/"], 10_870),
     (&["ucx-sys/"], 560),
     (&["uct-plugin/"], 13_270),
-    (&["xgvmi-pool/"], 14_450),
+    (&["xgvmi-pool/"], 14_470),
 ];
 
 /// Most words of all documents: the present number, and what a few open changes need. A document that grows shortens another passage.

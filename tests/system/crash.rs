@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Default number of kills.
-const KILLS: u32 = 600;
+const KILLS: u32 = 200;
 /// Number of its peers' deaths that a process sees before it ends in order, if it is not killed
 /// before.
 const SURVIVALS_MAX: u32 = 3;

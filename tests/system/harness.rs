@@ -1,5 +1,6 @@
 //! Runs cases one after the other and reports them in libtest's format, with reasons for skips.
 
+use crate::process;
 use crate::world::World;
 use anyhow::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -114,18 +115,7 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
 
 /// Time of processors that this process and its ended children have used. What outlives a case counts for a later one.
 fn used() -> Duration {
-    let of = |who| {
-        // SAFETY: plain numbers, for which zeros are valid.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: `usage` is a valid place for the result.
-        unsafe { libc::getrusage(who, &raw mut usage) };
-        let time = |time: libc::timeval| {
-            let micros = time.tv_sec * 1_000_000 + time.tv_usec;
-            Duration::from_micros(micros.try_into().unwrap_or(0))
-        };
-        time(usage.ru_utime) + time(usage.ru_stime)
-    };
-    of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
+    process::usage(libc::RUSAGE_SELF) + process::usage(libc::RUSAGE_CHILDREN)
 }
 
 /// A panic is a failure.

@@ -204,13 +204,21 @@ fn instructions(world: &World, job: &mut Job<'_>) -> Result<(f64, f64)> {
     Ok((ours, ours + sum("ucx")? + sum("driver")?))
 }
 
-/// The least of some counts: what a service does while it waits for a busy core is no part of the cost of a block.
-fn least(world: &World, job: &mut Job<'_>) -> Result<(f64, f64)> {
+/// The least of some counts, up to one that is low enough: what a service does while it waits for a busy core is no part of
+/// the cost of a block.
+fn least(
+    world: &World,
+    job: &mut Job<'_>,
+    is_enough: impl Fn(u32, (f64, f64)) -> bool,
+) -> Result<(f64, f64)> {
     const COUNTS: u32 = 3;
     let mut least = (f64::INFINITY, f64::INFINITY);
-    for _ in 0..COUNTS {
+    for count in 1..=COUNTS {
         let (own, all) = instructions(world, job)?;
         least = (least.0.min(own), least.1.min(all));
+        if is_enough(count, least) {
+            break;
+        }
     }
     Ok(least)
 }
@@ -221,26 +229,36 @@ fn counted(world: &World) -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(());
     }
-    let mut counts = Vec::new();
+    const OWN: f64 = 520.0;
+    let mut counts: Vec<(f64, f64)> = Vec::new();
+    // The count without the DPA is a limit for the other one: it must be the least of more than one.
+    let is_kept = |(own, all): (f64, f64), (own_with, all_with): (f64, f64)| {
+        own < OWN && own_with < 850.0 && all_with < 0.75 * all
+    };
     // By default, the DPA posts more reads at once.
     for options in [&["--receives", "64"][..], &["--dpa", program(world)?]] {
         let options = [options, &["--silence-limit", "1200s"]].concat();
         let farm = Farm::with(world, "xgvmi", 1, &options)?;
         let mut job = Job::start(farm)?;
         let before = doorbells(&job.farm)?;
-        counts.push(least(world, &mut job)?);
+        let counted = match counts.first() {
+            None => least(world, &mut job, |count, (own, _)| count > 1 && own < OWN)?,
+            Some(without) => least(world, &mut job, |_, with| is_kept(*without, with))?,
+        };
+        counts.push(counted);
         let rung = doorbells(&job.farm)? > before;
         ensure!(rung == options.contains(&"--dpa"), "{options:?}: {rung}");
         job.end()?;
     }
-    let [(own, all), (own_with, all_with)] = counts[..] else {
+    let [without, with] = counts[..] else {
         anyhow::bail!("two counts");
     };
+    let ((own, all), (own_with, all_with)) = (without, with);
     println!(
         "instructions per block, own and of the process: {own:.0} and {all:.0}; with the DPA {own_with:.0} and {all_with:.0}"
     );
     ensure!(
-        own < 520.0 && own_with < 850.0 && all_with < 0.75 * all,
+        is_kept(without, with),
         "own {own} to {own_with}, all {all} to {all_with}"
     );
     Ok(())

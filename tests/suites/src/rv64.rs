@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 use testbed::{process, workspace};
 
-/// The part that `cargo xtask test` runs.
-pub(super) const SAMPLE: &[&str] = &["program"];
+/// The part that `cargo xtask test` runs: each program, and each compiler.
+pub(super) const SAMPLE: &[&str] = &["by clang", "library by gcc", "numbers by gcc -O0"];
 
 /// Random instructions.
 const INSTRUCTIONS: u64 = 10_000_000;

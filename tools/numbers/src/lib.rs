@@ -16,6 +16,7 @@
 //! ```
 
 pub mod blocks;
+mod compare;
 pub mod judge;
 mod keys;
 mod links;

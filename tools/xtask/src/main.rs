@@ -25,6 +25,7 @@ mod tidy;
 
 use anyhow::{Result, bail};
 use dev_setup as setup;
+use results::commits::noting;
 use std::process::ExitCode;
 use stock_suites::{self as suites, matrix};
 use testbed::{link, place, process, progress, workspace};
@@ -51,7 +52,14 @@ Usage: cargo xtask COMMAND [OPTIONS]
 
 fn main() -> ExitCode {
     process::end_children_on_signal();
-    match dispatch() {
+    let mut words = std::env::args();
+    let done = match words.next() {
+        Some(own) if test::documents::is_rustdoc(&own) => {
+            test::documents::rustdoc(&words.collect::<Vec<String>>())
+        }
+        _ => dispatch(),
+    };
+    match done {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -65,18 +73,18 @@ fn dispatch() -> Result<ExitCode> {
     let command = arguments.next().unwrap_or_else(|| "--help".to_owned());
     let rest: Vec<String> = arguments.collect();
     match command.as_str() {
-        "bench" => bench::run(rest),
+        "bench" => noting(|| bench::run(rest)),
         "bindgen" => bindgen::run(rest),
-        "demo" => demo::run(rest),
+        "demo" => noting(|| demo::run(rest)),
         "dist" => dist::run(rest),
         "doctor" => doctor::run(rest),
-        "fuzz" => fuzz::run(rest),
+        "fuzz" => noting(|| fuzz::run(rest)),
         "install" => install::run(rest),
-        "matrix" => matrix::run(rest),
+        "matrix" => noting(|| matrix::run(rest)),
         "results" => results::run(rest),
         "patch" => patch::run(rest),
         "setup" => setup::run(rest),
-        "suites" => suites::run(rest),
+        "suites" => noting(|| suites::run(rest)),
         "test" => test::run(rest),
         "tidy" => tidy::run(rest),
         "-h" | "--help" | "help" => {

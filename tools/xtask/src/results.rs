@@ -1,6 +1,7 @@
 //! `cargo xtask results`: measures, copies the reports to `docs/results`, and writes the generated parts of the
 //! documents from them.
 
+pub(crate) mod commits;
 mod machine;
 
 use crate::{process, workspace};
@@ -109,14 +110,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         let commit = machine::commit();
         let mut collected = 0;
         for report in REPORTS.iter().filter(|report| options.wants(report)) {
-            // The commit of a file that another command has left is unknown.
             let made = match options.mode {
-                Mode::Run if options.runs(report) => {
-                    make(report, &target, start).map(|()| commit.as_deref())
-                }
-                _ => Ok(None),
+                // The command itself sees the files that the reports before it have changed.
+                Mode::Run if options.runs(report) => make(report, &target, start)
+                    .and_then(|()| commits::note(&target.join(report.file), commit.as_deref())),
+                _ => Ok(()),
             };
-            match made.and_then(|commit| collect(report, &target, &place, commit)) {
+            match made.and_then(|()| collect(report, &target, &place)) {
                 Ok(true) => collected += 1,
                 Ok(false) => println!(
                     "{:<10} no report; `{}` makes it",
@@ -189,14 +189,15 @@ fn make(report: &Report, target: &Path, start: Instant) -> Result<()> {
 }
 
 /// Copies the files that a command has written. False if there are none.
-fn collect(report: &Report, target: &Path, place: &Path, commit: Option<&str>) -> Result<bool> {
+fn collect(report: &Report, target: &Path, place: &Path) -> Result<bool> {
     let file = target.join(report.file);
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
     };
-    let text = report.commit(&text, &written(&file)?, commit);
+    let commit = commits::of(&file);
+    let text = report.commit(&text, &written(&file)?, commit.as_deref());
     let text = text.with_context(|| format!("what {} holds", file.display()))?;
     let committed = place.join(format!("{}.json", report.name));
     let text = match fs::read_to_string(&committed) {
@@ -309,7 +310,7 @@ mod tests {
         let target = tempfile::tempdir().unwrap();
         let place = tempfile::tempdir().unwrap();
         let report = REPORTS.iter().find(|report| report.name == "cost").unwrap();
-        assert!(!collect(report, target.path(), place.path(), None).unwrap());
+        assert!(!collect(report, target.path(), place.path()).unwrap());
         fs::create_dir(target.path().join("bench")).unwrap();
         for (text, good) in [
             ("", false),
@@ -318,7 +319,8 @@ mod tests {
         ] {
             fs::write(target.path().join(report.file), text).unwrap();
             fs::write(target.path().join("bench/cost.svg"), "plot").unwrap();
-            match collect(report, target.path(), place.path(), Some("abc")) {
+            commits::note(&target.path().join(report.file), Some("abc")).unwrap();
+            match collect(report, target.path(), place.path()) {
                 Ok(collected) => assert!(collected && good, "{text}"),
                 Err(error) => assert!(
                     !good && format!("{error:#}").contains("cost.json"),

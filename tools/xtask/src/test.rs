@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs every check of the project in phases, each with a time limit, and prints one summary line.
 
 mod counts;
+pub(crate) mod documents;
 mod libtest;
 mod report;
 mod schedule;
@@ -31,13 +32,13 @@ Runs all phases, or the named ones. Each starts when those that it needs have en
   build    release build for the following phases
   tidy     project rules that no other tool checks
   clippy   debug build of all targets, without a warning
-  unit     unit, integration and documentation tests; the FFI crates against the installed headers
+  unit     unit and integration tests; the FFI crates against the installed headers
   suites   a sample of cargo xtask suites
   matrix   the library in two stock UCX versions and the distribution's, at each entry point
   system   stock programs and the device's rules on the emulated device
   counts   instructions of hot paths of pool and service, if valgrind is installed
   dist     the packages, checked and unpacked (see cargo xtask dist)
-  docs     no warning of rustdoc; the book, if mdbook is installed
+  docs     documentation tests, and no warning of rustdoc about the libraries; the book, if mdbook is installed
   aarch64  for the DPU's processors: the library in UCX links, pool and alias map run, layouts agree (all: cargo xtask suites
            aarch64)
 
@@ -46,13 +47,14 @@ Then, one after the other:
   demo     the demo and that of storage, in quick form
 
 Only if named:
+  rustdoc  no warning of rustdoc about libraries and programs, private items of programs included
   fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
   loom     models of atomic protocols, in every order of their steps; for changes of these (docs/SPECIFICATION.md)
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build
 
-  --quick  without docs, build, system, suites, matrix, counts, patches, dist, aarch64 and demo
+  --quick  without build, system, suites, matrix, counts, patches, dist, aarch64 and demo
   FILTER   run only tests whose name contains one of these words
   --ci     no colours or progress (also if CI is set or the output is not a terminal)
 
@@ -116,7 +118,12 @@ const PHASES: &[Phase] = &[
     quick(after(&["setup", "clippy"], "unit", 900, unit)),
     after(&["setup", "build", "clippy"], "counts", 600, counts),
     after(&["setup", "build", "clippy"], "matrix", 1000, matrix_cells),
-    after(&["unit"], "docs", 900, documents),
+    quick(after(
+        &["setup", "clippy", "unit"],
+        "docs",
+        900,
+        documents::run,
+    )),
     after(&["setup", "build", "clippy"], "dist", 600, packages),
     after(
         &["setup", "build", "clippy"],
@@ -130,6 +137,7 @@ const PHASES: &[Phase] = &[
 
 /// Run only on request: each compiles much for itself, or takes hours. A kill of the soak takes about 40 ms on two idle cores.
 const ON_REQUEST: &[Phase] = &[
+    alone("rustdoc", 900, documents::with_programs),
     alone("fuzz", 900, fuzz_targets),
     alone("loom", 900, loom),
     alone("soak", 4 * 3600, soak),
@@ -215,7 +223,7 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
     // All other phases need the set-up, which costs nothing if it exists already.
     let alone = names
         .iter()
-        .all(|name| ["fmt", "tidy", "clippy"].contains(name));
+        .all(|name| ["fmt", "tidy", "clippy", "rustdoc"].contains(name));
     if !names.is_empty() && !alone && !names.contains(&"setup") {
         names.push("setup");
     }
@@ -290,11 +298,13 @@ fn linting_cargo() -> Result<Command> {
     Ok(command)
 }
 
+const ALL_TARGETS: [&str; 2] = ["--workspace", "--all-targets"];
+
 /// Compiles all targets, which must give no warning.
 fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     // The second build: without its device the pool is purely safe code, which the first build cannot check.
     let builds: [(&str, &[&str]); 2] = [
-        ("clippy", &["--workspace", "--all-targets"]),
+        ("clippy", &ALL_TARGETS),
         (
             "clippy of the pool without a device",
             &["-p", "xgvmi-pool", "--no-default-features"],
@@ -324,47 +334,37 @@ fn warnings(output: &str) -> Option<String> {
     lines().any(is_sum).then(|| first.join("\n"))
 }
 
-fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    let mut command = cargo();
-    command.args(["doc", "--workspace", "--no-deps"]);
-    command.env("RUSTDOCFLAGS", "-D warnings");
-    let rustdoc = single(phase, world, &mut command)?;
-    let mut cases = vec![Case {
-        name: "rustdoc".to_owned(),
-        ..rustdoc
-    }];
-    const BOOK: &str = "book";
-    cases.push(if process::is_installed(skips::MDBOOK) {
-        Case {
-            name: BOOK.to_owned(),
-            ..single(phase, world, Command::new(skips::MDBOOK).arg("build"))?
-        }
-    } else {
-        Case::skip(BOOK, format!("{} is not installed", skips::MDBOOK))
-    });
-    Ok(cases)
+fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    // Does nothing after phase clippy.
+    let built = world.run(phase, linting_cargo()?.arg("build").args(ALL_TARGETS))?;
+    if !built.ok() {
+        let end = tally::tail(&built.output, 60);
+        let detail = format!("{}\n{end}", built.verdict());
+        return Ok(vec![Case::fail("build of the tests", detail)]);
+    }
+    // Without this word cargo would build the examples again, which phase build has and clippy checks.
+    let mut command = tests_of_crates(world, "--tests")?;
+    // Its test would build it once more, as a package alone.
+    let library = workspace::target_dir().join("debug/libbfemu_preload.so");
+    command.env("XGVMI_PRELOAD_BUILT", library);
+    let tests = selected(phase, world, &mut command)?;
+    at_least_one(phase, world, tests)
 }
 
-fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    let compilers = setup::riscv().unwrap_or_default();
-    let test = |what| {
-        let mut command = linting_cargo()?;
-        command.args(["test", "--no-fail-fast", "--workspace", what]);
-        command.args(["--exclude", "xgvmi-tests"]);
-        if let Ok(env) = world.env() {
-            point_at_ucx(&mut command, env);
-        }
-        // Without the compilers, the tests of device code skip.
-        for (name, dirs) in &compilers {
-            prepend(&mut command, name, dirs);
-        }
-        command.args(["--", "--show-output"]).args(&world.filters);
-        selected(phase, world, &mut command)
-    };
-    // Without this word cargo would build the examples again, which phase build has and clippy checks.
-    let mut tests = test("--tests")?;
-    tests.extend(test("--doc")?);
-    at_least_one(phase, world, tests)
+/// The command that runs all tests of one kind but the system tests.
+fn tests_of_crates(world: &World, kind: &str) -> Result<Command> {
+    let mut command = linting_cargo()?;
+    command.args(["test", "--no-fail-fast", "--workspace", kind]);
+    command.args(["--exclude", "xgvmi-tests"]);
+    if let Ok(env) = world.env() {
+        point_at_ucx(&mut command, env);
+    }
+    // Without the compilers, the tests of device code skip.
+    for (name, dirs) in &setup::riscv().unwrap_or_default() {
+        prepend(&mut command, name, dirs);
+    }
+    command.args(["--", "--show-output"]).args(&world.filters);
+    Ok(command)
 }
 
 /// Adds directories to the front of a command's search path.
@@ -739,7 +739,10 @@ mod tests {
             let names: Vec<&str> = chosen.iter().map(|phase| phase.name).collect();
             assert_eq!(names, expect, "{arguments:?}");
         };
-        check(&["--quick"], &["setup", "fmt", "tidy", "clippy", "unit"]);
+        check(
+            &["--quick"],
+            &["setup", "fmt", "tidy", "clippy", "unit", "docs"],
+        );
         check(&["tidy", "fmt"], &["fmt", "tidy"]);
         check(&["system", "--ci"], &["setup", "system"]);
         check(&["soak", "build"], &["setup", "build", "soak"]);

@@ -17,6 +17,7 @@ use bf_emu::model::topology::Topology;
 use bf_emu::view::state::{ENV_AS, ENV_STATE, StateDir};
 
 const ENV_CASE: &str = "INTERPOSE_CASE";
+const ENV_LIBRARY: &str = "XGVMI_PRELOAD_BUILT";
 const VIEW: &str = "node0.host,node0.dpu";
 
 fn main() -> ExitCode {
@@ -87,6 +88,10 @@ fn run(case: &cases::Case, state: &Path, library: &Path) -> bool {
 /// Builds the library in the profile of this test. Cargo does not build it, because a test cannot
 /// link a C library.
 fn build_library() -> PathBuf {
+    // `cargo xtask test` has built it.
+    if let Some(library) = std::env::var_os(ENV_LIBRARY) {
+        return library.into();
+    }
     let program = std::env::current_exe().expect("this program's own file");
     // The path is <target>/<profile>/deps/<test>.
     let profile = program.ancestors().nth(2).expect("a directory of cargo's");

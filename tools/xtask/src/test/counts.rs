@@ -2,6 +2,7 @@
 
 use super::tally::Case;
 use crate::bench::{hotpath, instructions, scale, service, storage};
+use crate::process;
 use crate::setup::Env;
 use anyhow::{Result, anyhow, ensure};
 
@@ -162,8 +163,8 @@ fn at_scale(filters: Filters<'_>) -> Result<Vec<Case>> {
     cases.extend(filters.cases(
         &[scale::FLAT_MAX],
         |most| {
-            let of = scale::DENSE;
-            format!("instructions for a block of an {of} of 16,384 ranks: at most {most} times those of 64")
+            let (of, (ranks, _)) = (scale::DENSE, scale::FLAT_SAMPLE);
+            format!("instructions for a block of an {of} of {ranks} ranks: at most {most} times those of 64")
         },
         |most| Ok(within(scale::measured_flat()?, most)),
     )?);
@@ -274,11 +275,13 @@ pub(super) fn cases(env: &Env, words: &[String]) -> Result<Vec<Case>> {
     )?);
     // The steps of the hot path and the runs of valgrind count instructions, which no load changes.
     let (stepped, counted) = std::thread::scope(|scope| {
-        let stepped = scope.spawn(|| hot_path(env, filters));
+        let stepped = scope.spawn(|| (hot_path(env, filters), process::used()));
         let counted = of_services(filters);
         (stepped.join(), counted)
     });
-    cases.extend(stepped.map_err(|_| anyhow!("the thread of the hot path has failed"))??);
+    let (stepped, used) = stepped.map_err(|_| anyhow!("the thread of the hot path has failed"))?;
+    process::charge(used);
+    cases.extend(stepped?);
     cases.extend(counted?);
     ensure!(
         words.is_empty() || !cases.is_empty(),

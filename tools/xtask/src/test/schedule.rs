@@ -2,6 +2,7 @@
 
 use super::tally::{Case, Tally};
 use super::{Phase, World, show_progress};
+use crate::process;
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -79,14 +80,15 @@ pub(super) fn run(chosen: &[&'static Phase], world: &World, tally: &Mutex<Tally>
             show_progress(&state.running());
             drop(state);
             let phase = chosen[number];
-            let started = Instant::now();
+            let (started, used) = (Instant::now(), process::used());
             let cases = (phase.run)(phase, world)
                 .unwrap_or_else(|error| vec![Case::fail(phase.name, format!("{error:#}"))]);
             state = schedule.lock().unwrap_or_else(PoisonError::into_inner);
             state.progress[number] = Progress::Ended;
             show_progress("");
             let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-            tally.add(phase.name, started.elapsed(), cases);
+            let used = process::used().saturating_sub(used);
+            tally.add(phase.name, [started.elapsed(), used], cases);
             ended.notify_all();
         }
     };

@@ -53,8 +53,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds a phase's cases and prints its line.
-    pub(crate) fn add(&mut self, phase: &str, took: Duration, cases: Vec<Case>) {
+    /// Adds a phase's cases and prints its line, with its time and its processor time.
+    pub(crate) fn add(&mut self, phase: &str, [took, used]: [Duration; 2], cases: Vec<Case>) {
         let failed = cases.iter().filter(|case| case.is_failure()).count();
         let skipped = cases
             .iter()
@@ -63,8 +63,9 @@ impl Tally {
         let passed = cases.len() - failed - skipped;
         let verdict = if failed == 0 { "ok" } else { "FAILED" };
         println!(
-            "{phase:<8} {verdict:<7} {passed:>4} passed {failed:>3} failed {skipped:>3} skipped {:>7.1} s",
-            took.as_secs_f64()
+            "{phase:<8} {verdict:<7} {passed:>4} passed {failed:>3} failed {skipped:>3} skipped {:>7.1} s {:>7.1} s of processors",
+            took.as_secs_f64(),
+            used.as_secs_f64()
         );
         self.cases
             .extend(cases.into_iter().map(|case| (phase.to_owned(), case)));
@@ -175,7 +176,7 @@ mod tests {
 
     fn check(cases: &[Case], accepted: &[(&str, &str)], expect: &str) {
         let mut tally = Tally::default();
-        tally.add("system", Duration::ZERO, cases.to_vec());
+        tally.add("system", [Duration::ZERO; 2], cases.to_vec());
         let accepted: Vec<Accepted> = accepted
             .iter()
             .map(|(phase, name)| Accepted {
