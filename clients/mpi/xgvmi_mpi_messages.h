@@ -74,6 +74,8 @@ HIDDEN int broken(MPI_Comm comm, const char *what);
 /* Starts a message of `size` bytes an element. With `request` it is a generalized one. */
 HIDDEN int start(struct message **started, struct served *served, MPI_Comm comm, int flags, const void *buffer, MPI_Count count,
                  MPI_Datatype type, MPI_Count size, int peer, int tag, MPI_Request *request);
+/* The message of a request, if it is one of this library; that of a persistent request while it is under way. */
+HIDDEN struct message *found(MPI_Request request);
 /* Makes a request of a message. */
 HIDDEN int requested(struct message *message);
 /* The program has no request of it any more. */

@@ -423,16 +423,16 @@ HIDDEN int forget_plan(MPI_Request request)
 
 int PMPI_Cancel(MPI_Request *request)
 {
-    struct plan *plan = plan_of(*request);
+    struct message *message = found(*request);
     typedef int function(MPI_Request *);
     OWN(function *, MPI_Cancel)
 
-    if (!plan) {
+    if (!message && !plan_of(*request)) {
         return MPI_Cancel_own(request);
     }
     /* A send may complete in spite of it. */
-    if (plan->active && !plan->active->is_over && (plan->flags & RECEIVED)) {
-        return broken(of_errors(plan->served, plan->comm), "MPI_Cancel of a receive");
+    if (message && !message->is_over && message->is_received) {
+        return broken(of_errors(message->served, message->comm), "MPI_Cancel of a receive");
     }
     return MPI_SUCCESS;
 }
