@@ -364,11 +364,22 @@ HIDDEN int broken(MPI_Comm comm, const char *what)
     return MPI_ERR_OTHER;
 }
 
+/* How a type was made; of one with counts beyond an int nothing but that. */
+static int envelope(MPI_Datatype type, int *integers, int *addresses, int *types, int *combiner)
+{
+    typedef int far(MPI_Datatype, MPI_Count *, MPI_Count *, MPI_Count *, MPI_Count *, int *);
+    far *get = (far *)dlsym(RTLD_NEXT, "PMPI_Type_get_envelope_c");
+    MPI_Count of_integers, of_addresses, large = 0, of_types;
+    int rc = get ? get(type, &of_integers, &of_addresses, &large, &of_types, combiner) : MPI_SUCCESS;
+
+    return rc || large ? MPI_ERR_TYPE : PMPI_Type_get_envelope(type, integers, addresses, types, combiner);
+}
+
 static int is_named(MPI_Datatype type)
 {
     int integers, addresses, types, combiner;
 
-    return !PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) && combiner == MPI_COMBINER_NAMED;
+    return !envelope(type, &integers, &addresses, &types, &combiner) && combiner == MPI_COMBINER_NAMED;
 }
 
 /* A row of elements of another type, which the caller frees unless it is a named one. */
@@ -377,7 +388,7 @@ static int is_row(MPI_Datatype type, MPI_Datatype *of)
     int integers, addresses, types, combiner, counts[1];
     MPI_Aint none[1];
 
-    return !PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) &&
+    return !envelope(type, &integers, &addresses, &types, &combiner) &&
            (combiner == MPI_COMBINER_CONTIGUOUS || combiner == MPI_COMBINER_DUP) && integers <= 1 && !addresses && types == 1 &&
            !PMPI_Type_get_contents(type, integers, 0, 1, counts, none, of);
 }

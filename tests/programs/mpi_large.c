@@ -17,7 +17,7 @@ static uint64_t word(size_t at, int time)
 int main(int count, char **words)
 {
 	int provided, time, at, swapped_places[2] = { 1, 0 }, ones[2] = { 1, 1 };
-	MPI_Datatype half, whole, swapped;
+	MPI_Datatype half, bytes, whole, swapped;
 	uint64_t *data = NULL;
 	MPI_Status status;
 	MPI_Info info;
@@ -32,9 +32,15 @@ int main(int count, char **words)
 	MPI_Info_set(info, "xgvmi_messages", "65536");
 	MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &comm);
 	MPI_Type_contiguous(HALF, MPI_DOUBLE, &half);
-	MPI_Type_contiguous(2, half, &whole);
+	MPI_Type_contiguous(8 * HALF, MPI_BYTE, &bytes);
+#if MPI_VERSION >= 4
+	MPI_Type_contiguous_c(16 * (MPI_Count)HALF, MPI_BYTE, &whole);
+#else
+	MPI_Type_contiguous(2, bytes, &whole);
+#endif
 	MPI_Type_indexed(2, ones, swapped_places, half, &swapped);
 	MPI_Type_commit(&half);
+	MPI_Type_commit(&bytes);
 	MPI_Type_commit(&whole);
 	MPI_Type_commit(&swapped);
 	if (rank == 0 || rank == ranks - 1)
@@ -49,7 +55,7 @@ int main(int count, char **words)
 			MPI_Send(data, 1, time ? swapped : whole, ranks - 1, time, comm);
 		} else if (rank == ranks - 1) {
 			memset(data, 0xee, (size_t)ROOM * sizeof(*data));
-			MPI_Recv(data, time ? ROOM : 2, time ? MPI_DOUBLE : half, 0, time, comm, &status);
+			MPI_Recv(data, time ? ROOM : 2, time ? MPI_DOUBLE : bytes, 0, time, comm, &status);
 			MPI_Get_count(&status, MPI_DOUBLE, &at);
 			if (at != 2 * HALF)
 				fail("%d numbers, not %d", at, 2 * HALF);
@@ -66,6 +72,7 @@ int main(int count, char **words)
 	}
 	free(data);
 	MPI_Type_free(&half);
+	MPI_Type_free(&bytes);
 	MPI_Type_free(&whole);
 	MPI_Type_free(&swapped);
 	for (at = 0; at < ranks; at++) {

@@ -142,7 +142,9 @@ pub unsafe extern "C" fn xgvmi_message_end(
     // SAFETY: xgvmi_message_begin() has made it, and the caller does not use it any more.
     let message = unsafe { Box::from_raw(message) };
     let sent = message.request.message_length();
-    let sent = sent.map_or(message.length, |sent| usize::try_from(sent).unwrap_or(usize::MAX));
+    let sent = sent.map_or(message.length, |sent| {
+        usize::try_from(sent).unwrap_or(usize::MAX)
+    });
     // SAFETY: the caller upholds the contract.
     unsafe { length.write(sent) };
     message.job.message_over();
