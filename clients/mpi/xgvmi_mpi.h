@@ -59,6 +59,11 @@ HIDDEN int exchange_ended(uint64_t request, uint64_t serial);
 HIDDEN int look_at_messages(int count, const MPI_Request *requests, int must_end);
 HIDDEN void rest_for_messages(int count, const MPI_Request *requests);
 
+/* Requests whose messages have failed, which the program has not been told; and the error of one, or MPI_SUCCESS. `comm` gets the
+ * communicator for its error handler, or MPI_COMM_NULL if that has been called. */
+HIDDEN extern atomic_long failures;
+HIDDEN int failure_of(MPI_Request request, MPI_Comm *comm);
+
 /* Persistent messages of this rank; and the end of one if the request is one whose message is over: sets the status, and returns the
  * message's error. With `stays` the program will complete the request later. */
 HIDDEN extern atomic_long plans;

@@ -20,12 +20,12 @@ static int has_component(void)
         if (file) {
             component.job = (job_function *)dlsym(file, "xgvmi_message_job");
             component.begin = (begin_function *)dlsym(file, "xgvmi_message_begin");
-            component.test = (test_function *)dlsym(file, "xgvmi_message_test");
+            component.end = (end_function *)dlsym(file, "xgvmi_message_end");
             component.rest = (rest_function *)dlsym(file, "xgvmi_message_rest");
         }
     }
     pthread_mutex_unlock(&once);
-    return component.job && component.begin && component.test && component.rest;
+    return component.job && component.begin && component.end && component.rest;
 }
 
 /* --- Communicators with messages --- */

@@ -3,9 +3,9 @@
  * MPI_Comm_dup_with_info).
  *
  * An MPI receive does not know how its message comes. So both ends decide by what both know: the communicator, the two ranks, the
- * tag, and the length in bytes. With the key the program says that each receive of BYTES or more on this communicator names its
- * source and tag, has the length of its message, and that no probe looks for it. Messages of ranks and tags that cannot be served
- * go by the MPI at both ends. Calls that break the promise visibly fail.
+ * tag, and whether it has BYTES or more. With the key the program says that each receive of BYTES or more on this communicator names
+ * its source and tag, that its message has BYTES or more too, each shorter receive a shorter one, and that no probe looks for long
+ * ones. Messages of ranks and tags that cannot be served go by the MPI at both ends. Calls that break the promise visibly fail.
  *
  * Why there is a promise: else a receiver would have to learn from its sender how a message comes, by a message of the MPI. The
  * sender's message would end only after the receiver has read that one in a call of this library. But the receiver may be in any
@@ -29,7 +29,7 @@ enum { BUCKETS = 1024 };
 static struct message *table[BUCKETS], *orphans;
 /* The MPI calls functions of this library with locks of its own, and they take this one: who holds it calls nothing of MPI. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-atomic_long under_way;
+atomic_long under_way, failures;
 
 static struct message **bucket(MPI_Request request)
 {
@@ -41,33 +41,68 @@ HIDDEN void release(struct message *message)
     if (message->type != MPI_DATATYPE_NULL) {
         PMPI_Type_free(&message->type);
     }
+    if (message->served) {
+        release_served(message->served);
+    }
     free(message->copy);
     free(message);
+}
+
+/* Packs elements, or unpacks them. There may be no more bytes than an int counts, unless the MPI counts further. */
+static int convert(const struct message *message, char *at, MPI_Count length, void *to, MPI_Count count, MPI_Datatype type)
+{
+    typedef int far(const void *, MPI_Count, MPI_Datatype, void *, MPI_Count, MPI_Count *, MPI_Comm);
+    typedef int far_back(const void *, MPI_Count, MPI_Count *, void *, MPI_Count, MPI_Datatype, MPI_Comm);
+    MPI_Count place = 0;
+    int position = 0;
+
+    if (length <= INT_MAX) {
+        return message->is_received ? PMPI_Unpack(at, (int)length, &position, to, (int)count, type, MPI_COMM_SELF) :
+                                      PMPI_Pack(to, (int)count, type, at, (int)length, &position, MPI_COMM_SELF);
+    }
+    if (message->is_received) {
+        far_back *unpack = (far_back *)dlsym(RTLD_NEXT, "PMPI_Unpack_c");
+        return unpack ? unpack(at, length, &place, to, count, type, MPI_COMM_SELF) : MPI_ERR_TYPE;
+    }
+    far *pack = (far *)dlsym(RTLD_NEXT, "PMPI_Pack_c");
+    return pack ? pack(to, count, type, at, length, &place, MPI_COMM_SELF) : MPI_ERR_TYPE;
+}
+
+/* Puts the first bytes of an element into it. */
+static int put_part(struct message *message, const char *bytes, MPI_Count some, void *to, MPI_Datatype type)
+{
+    char *element = malloc((size_t)message->size);
+    int rc = MPI_ERR_NO_MEM;
+
+    if (element) {
+        message->is_received = 0;
+        rc = convert(message, element, message->size, to, 1, type);
+        message->is_received = 1;
+        memcpy(element, bytes, (size_t)some);
+        rc = rc ? rc : convert(message, element, message->size, to, 1, type);
+        free(element);
+    }
+    return rc;
 }
 
 /* Moves the elements between their buffer and the copy. */
 HIDDEN int move(struct message *message, MPI_Datatype type)
 {
     char *at = message->copy, *to = message->buffer;
-    MPI_Count left = message->count, size = message->bytes / message->count, most = INT_MAX / size;
+    MPI_Count size = message->size, left = message->bytes / size, most = INT_MAX / size;
     MPI_Aint low, extent;
     int rc = PMPI_Type_get_extent(type, &low, &extent);
 
-    if (!most) {
-        return MPI_ERR_TYPE;
-    }
+    most = most ? most : 1;
     while (left && !rc) {
-        int some = (int)(left < most ? left : most), length = (int)(some * size), position = 0;
-        if (message->is_received) {
-            rc = PMPI_Unpack(at, length, &position, to, some, type, MPI_COMM_SELF);
-        } else {
-            rc = PMPI_Pack(to, some, type, at, length, &position, MPI_COMM_SELF);
-        }
-        at += length;
+        MPI_Count some = left < most ? left : most;
+        rc = convert(message, at, some * size, to, some, type);
+        at += some * size;
         to = (char *)((uintptr_t)to + (uintptr_t)(extent * some));
         left -= some;
     }
-    return rc;
+    left = message->bytes % size;
+    return rc || !left ? rc : put_part(message, at, left, to, type);
 }
 
 /* Looks at a receive and a send with one request. Returns whether both are over. */
@@ -83,6 +118,8 @@ static int look_at_pair(struct message *pair)
         }
     }
     if (is_over) {
+        /* The halves have called the error handler. */
+        pair->comm = MPI_COMM_NULL;
         pair->source = pair->received.MPI_SOURCE;
         pair->tag = pair->received.MPI_TAG;
         PMPI_Get_elements_x(&pair->received, MPI_BYTE, &pair->bytes);
@@ -95,6 +132,7 @@ static int look(struct message *message)
 {
     char why[512] = "";
     int answer = 0, is_over;
+    size_t length = 0;
 
     if (message->is_over) {
         return 1;
@@ -104,7 +142,7 @@ static int look(struct message *message)
     } else {
         pthread_mutex_lock(&lock);
         if (!message->is_over) {
-            answer = component.test(message->ticket, why, sizeof(why));
+            answer = component.end(message->ticket, &length, why, sizeof(why));
             message->is_over = answer != 0;
         }
         is_over = message->is_over;
@@ -114,10 +152,15 @@ static int look(struct message *message)
         if (answer < 0) {
             fprintf(stderr, "libxgvmi_mpi: a message has failed: %s\n", why);
             message->code = MPI_ERR_OTHER;
-        } else if (message->copy && message->is_received) {
-            message->code = move(message, message->type);
+        } else if (message->ticket && message->is_received) {
+            int is_longer = length > (size_t)message->bytes;
+            message->bytes = is_longer ? message->bytes : (MPI_Count)length;
+            message->code = is_longer ? MPI_ERR_TRUNCATE : message->copy ? move(message, message->type) : MPI_SUCCESS;
         }
         atomic_fetch_sub(&under_way, 1);
+        if (message->code && message->request != MPI_REQUEST_NULL) {
+            atomic_fetch_add(&failures, 1);
+        }
         if (message->plan) {
             plan_over(message->plan);
         } else if (message->request != MPI_REQUEST_NULL) {
@@ -201,8 +244,9 @@ static int query(void *extra, MPI_Status *status)
 {
     const struct message *message = extra;
 
+    /* The MPI would call the error handler of another communicator: see xgvmi_mpi_requests.c. */
     tell(message, status);
-    return message->code;
+    return MPI_SUCCESS;
 }
 
 static int gone(void *extra)
@@ -217,33 +261,47 @@ static int gone(void *extra)
         }
     }
     pthread_mutex_unlock(&lock);
+    if (message->code) {
+        atomic_fetch_sub(&failures, 1);
+    }
     release(message);
     return MPI_SUCCESS;
 }
 
+/* MPI_Cancel of this library does not come here. */
 static int cancel(void *extra, int is_complete)
 {
-    const struct message *message = extra;
-
-    if (!is_complete && message->is_received) {
-        fprintf(stderr, "libxgvmi_mpi: MPI_Cancel of a receive on a communicator with " KEY "\n");
-        return MPI_ERR_OTHER;
-    }
+    (void)extra, (void)is_complete;
     return MPI_SUCCESS;
 }
 
-static struct message *found(MPI_Request request)
+static struct message *with_request(MPI_Request request)
 {
     struct message *message;
 
-    if (request == MPI_REQUEST_NULL) {
-        return NULL;
-    }
     pthread_mutex_lock(&lock);
     for (message = *bucket(request); message && message->request != request; message = message->next) {
     }
     pthread_mutex_unlock(&lock);
-    return message ? message : active_of(request);
+    return message;
+}
+
+HIDDEN struct message *found(MPI_Request request)
+{
+    struct message *message = request == MPI_REQUEST_NULL ? NULL : with_request(request);
+
+    return message || request == MPI_REQUEST_NULL ? message : active_of(request);
+}
+
+HIDDEN int failure_of(MPI_Request request, MPI_Comm *comm)
+{
+    const struct message *message = request == MPI_REQUEST_NULL ? NULL : with_request(request);
+
+    if (!message || !message->is_over || !message->code) {
+        return MPI_SUCCESS;
+    }
+    *comm = message->served ? of_errors(message->served, message->comm) : message->comm;
+    return message->code;
 }
 
 HIDDEN int look_at_messages(int count, const MPI_Request *requests, int must_end)
@@ -306,15 +364,53 @@ HIDDEN int broken(MPI_Comm comm, const char *what)
     return MPI_ERR_OTHER;
 }
 
+/* How a type was made; of one with counts beyond an int nothing but that. */
+static int envelope(MPI_Datatype type, int *integers, int *addresses, int *types, int *combiner)
+{
+    typedef int far(MPI_Datatype, MPI_Count *, MPI_Count *, MPI_Count *, MPI_Count *, int *);
+    far *get = (far *)dlsym(RTLD_NEXT, "PMPI_Type_get_envelope_c");
+    MPI_Count of_integers, of_addresses, large = 0, of_types;
+    int rc = get ? get(type, &of_integers, &of_addresses, &large, &of_types, combiner) : MPI_SUCCESS;
+
+    return rc || large ? MPI_ERR_TYPE : PMPI_Type_get_envelope(type, integers, addresses, types, combiner);
+}
+
+static int is_named(MPI_Datatype type)
+{
+    int integers, addresses, types, combiner;
+
+    return !envelope(type, &integers, &addresses, &types, &combiner) && combiner == MPI_COMBINER_NAMED;
+}
+
+/* A row of elements of another type, which the caller frees unless it is a named one. */
+static int is_row(MPI_Datatype type, MPI_Datatype *of)
+{
+    int integers, addresses, types, combiner, counts[1];
+    MPI_Aint none[1];
+
+    return !envelope(type, &integers, &addresses, &types, &combiner) &&
+           (combiner == MPI_COMBINER_CONTIGUOUS || combiner == MPI_COMBINER_DUP) && integers <= 1 && !addresses && types == 1 &&
+           !PMPI_Type_get_contents(type, integers, 0, 1, counts, none, of);
+}
+
 /* The elements are what the bytes are. */
 static int is_plain(MPI_Datatype type, MPI_Count size)
 {
-    int integers, addresses, types, combiner;
-    MPI_Aint low, extent;
+    MPI_Datatype of;
+    MPI_Count low, extent, of_size;
+    int is_it;
 
-    return !PMPI_Type_get_extent(type, &low, &extent) &&
-           !PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) && combiner == MPI_COMBINER_NAMED && low == 0 &&
-           size == (MPI_Count)extent;
+    if (PMPI_Type_get_extent_x(type, &low, &extent) || low != 0 || size != extent) {
+        return 0;
+    }
+    if (is_named(type) || !is_row(type, &of)) {
+        return is_named(type);
+    }
+    is_it = !PMPI_Type_size_x(of, &of_size) && is_plain(of, of_size);
+    if (!is_named(of)) {
+        PMPI_Type_free(&of);
+    }
+    return is_it;
 }
 
 static int no_message(MPI_Comm comm, struct message *message, int code, const char *why)
@@ -352,8 +448,9 @@ HIDDEN int start(struct message **started, struct served *served, MPI_Comm comm,
     }
     *message = (struct message){ .request = MPI_REQUEST_NULL, .halves = { MPI_REQUEST_NULL, MPI_REQUEST_NULL },
                                  .is_received = is_received, .source = is_received ? peer : served->me, .tag = tag,
-                                 .bytes = count * size, .count = count, .buffer = (char *)(uintptr_t)buffer,
-                                 .type = MPI_DATATYPE_NULL };
+                                 .bytes = count * size, .count = count, .size = size, .buffer = (char *)(uintptr_t)buffer,
+                                 .served = served, .comm = comm, .type = MPI_DATATYPE_NULL };
+    atomic_fetch_add(&served->users, 1);
     bytes = message->buffer;
     if ((flags & COPIED) || !is_plain(type, size)) {
         bytes = message->copy = malloc((size_t)message->bytes);

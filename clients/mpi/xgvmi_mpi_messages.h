@@ -11,13 +11,13 @@
 /* The component of UCC, which has the connection. */
 typedef int job_function(uint32_t, uint32_t, uint8_t *);
 typedef void *begin_function(const uint8_t *, int, uint32_t, uint32_t, void *, size_t, char *, size_t);
-typedef int test_function(void *, char *, size_t);
+typedef int end_function(void *, size_t *, char *, size_t);
 typedef void rest_function(void *);
 
 HIDDEN extern struct component {
     job_function *job;
     begin_function *begin;
-    test_function *test;
+    end_function *end;
     rest_function *rest;
 } component;
 
@@ -44,9 +44,11 @@ struct message {
     MPI_Request request; /* a generalized one, or MPI_REQUEST_NULL */
     struct plan *plan; /* the persistent request that has started it, or NULL */
     void *ticket;
+    struct served *served; /* NULL without a ticket */
+    MPI_Comm comm;
     int is_over, code;
     int is_received, source, tag;
-    MPI_Count bytes, count;
+    MPI_Count bytes, count, size; /* a receive has the bytes of its message at its end */
     /* Elements whose bytes are elsewhere. */
     char *copy, *buffer;
     MPI_Datatype type; /* of this library, or MPI_DATATYPE_NULL */
@@ -55,6 +57,12 @@ struct message {
     MPI_Request halves[2];
     MPI_Status received;
 };
+
+/* The communicator whose error handler an error of a message calls: it may be freed. */
+static inline MPI_Comm of_errors(const struct served *served, MPI_Comm comm)
+{
+    return atomic_load(&served->is_gone) ? MPI_COMM_SELF : comm;
+}
 
 enum way { ITS_OWN, SERVED, BROKEN };
 /* What a message is besides a send that waits in the program's memory. */
@@ -66,6 +74,8 @@ HIDDEN int broken(MPI_Comm comm, const char *what);
 /* Starts a message of `size` bytes an element. With `request` it is a generalized one. */
 HIDDEN int start(struct message **started, struct served *served, MPI_Comm comm, int flags, const void *buffer, MPI_Count count,
                  MPI_Datatype type, MPI_Count size, int peer, int tag, MPI_Request *request);
+/* The message of a request, if it is one of this library; that of a persistent request while it is under way. */
+HIDDEN struct message *found(MPI_Request request);
 /* Makes a request of a message. */
 HIDDEN int requested(struct message *message);
 /* The program has no request of it any more. */

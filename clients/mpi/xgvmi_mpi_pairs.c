@@ -4,7 +4,7 @@
 /* Packs the elements of a call that replaces them. */
 static int packed(MPI_Comm comm, void *buffer, MPI_Count count, MPI_Datatype type, MPI_Count size, char **copy)
 {
-    struct message elements = { .buffer = buffer, .count = count, .bytes = count * size };
+    struct message elements = { .buffer = buffer, .count = count, .bytes = count * size, .size = size };
     int rc = MPI_ERR_COUNT;
 
     if (elements.bytes <= INT_MAX) {

@@ -315,7 +315,7 @@ INITS(_c, MPI_Count)
 
 static int begin(struct plan *plan, MPI_Request *request)
 {
-    MPI_Comm comm = atomic_load(&plan->served->is_gone) ? MPI_COMM_SELF : plan->comm;
+    MPI_Comm comm = of_errors(plan->served, plan->comm);
     struct message *message = NULL;
     int rc;
     typedef int function(MPI_Request *);
@@ -390,7 +390,7 @@ HIDDEN int plan_ended(MPI_Request request, MPI_Status *status, int stays)
         release(message);
     }
     if (code) {
-        PMPI_Comm_call_errhandler(atomic_load(&plan->served->is_gone) ? MPI_COMM_SELF : plan->comm, code);
+        PMPI_Comm_call_errhandler(of_errors(plan->served, plan->comm), code);
     }
     return code;
 }
@@ -423,16 +423,16 @@ HIDDEN int forget_plan(MPI_Request request)
 
 int PMPI_Cancel(MPI_Request *request)
 {
-    struct plan *plan = plan_of(*request);
+    struct message *message = found(*request);
     typedef int function(MPI_Request *);
     OWN(function *, MPI_Cancel)
 
-    if (!plan) {
+    if (!message && !plan_of(*request)) {
         return MPI_Cancel_own(request);
     }
     /* A send may complete in spite of it. */
-    if (plan->active && !plan->active->is_over && (plan->flags & RECEIVED)) {
-        return broken(atomic_load(&plan->served->is_gone) ? MPI_COMM_SELF : plan->comm, "MPI_Cancel of a receive");
+    if (message && !message->is_over && message->is_received) {
+        return broken(of_errors(message->served, message->comm), "MPI_Cancel of a receive");
     }
     return MPI_SUCCESS;
 }

@@ -19,7 +19,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_550),
     (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
-    (&["clients/"], 16_970),
+    (&["clients/"], 17_200),
     (&["cli/"], 4_500),
     (&["doca/"], 40_950),
     (&["osu-bench/"], 4_100),

@@ -1,7 +1,7 @@
 //! Messages between two ranks through the service processes.
 
 use crate::harness::Case;
-use crate::offload::{Farm, fail, succeed};
+use crate::offload::{Farm, succeed};
 use crate::world::World;
 use anyhow::{Context as _, Result, ensure};
 
@@ -9,7 +9,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![Case::new("offload_messages", messages)]
 }
 
-/// Messages between all pairs of ranks beside collectives, in all schemes; and one whose receive is too short.
+/// Messages between all pairs of ranks beside collectives, in all schemes. Some are longer or shorter than their receives.
 fn messages(world: &World) -> Result<()> {
     for (scheme, per_node, services) in [("stock", 2, 1), ("ksm", 1, 1), ("xgvmi", 3, 2)] {
         let farm = Farm::new(world, scheme, services)?;
@@ -17,15 +17,6 @@ fn messages(world: &World) -> Result<()> {
         let verified = succeed(farm.job(per_node, &options, |_, _| ())?)
             .with_context(|| format!("scheme {scheme}"))?;
         ensure!(verified > 0, "no byte was moved");
-        if scheme == "ksm" {
-            let options = [&options[..], &["--short-receive-in", "3"]].concat();
-            let expect = [
-                " with tag 3 from rank 0 to rank 1 disagree: rank 0 sends ",
-                " with tag 7 from rank 0 to rank 1 disagree: rank 0 sends ",
-            ];
-            fail(farm.job(per_node, &options, |_, _| ())?, &expect)?;
-            succeed(farm.job(per_node, &["--messages", "--rounds", "2"], |_, _| ())?)?;
-        }
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ mod ucc;
 mod wait;
 
 pub use iface::{Interface, ucc_tl_xgvmi, ucc_tl_xgvmi_status};
-pub use message::{xgvmi_message_begin, xgvmi_message_job, xgvmi_message_rest, xgvmi_message_test};
+pub use message::{xgvmi_message_begin, xgvmi_message_end, xgvmi_message_job, xgvmi_message_rest};
 
 use bindings::{UCC_ERR_NO_MESSAGE, ucc_status_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,12 +4,13 @@
 //! ```c
 //! /* Whether there is a job of `size` ranks in which this process is `rank`: 1, and its number; or 0. */
 //! int xgvmi_message_job(uint32_t rank, uint32_t size, uint8_t job[16]);
-//! /* Starts to send a message to a rank of a job, or to receive one. NULL: it has not started; `why` gets the reason. Both ends
-//!  * pass equal lengths. Messages with the same tag match in their order. The memory belongs to the message until its end. */
+//! /* Starts to send a message to a rank of a job, or to receive one. NULL: it has not started; `why` gets the reason. Messages with
+//!  * the same tag match in their order. The memory belongs to the message until its end. */
 //! void *xgvmi_message_begin(const uint8_t job[16], int is_received, uint32_t peer, uint32_t tag, void *start, size_t length,
 //!                           char *why, size_t room);
-//! /* 0: under way; 1: complete; -1: failed, `why` gets the reason. Unless it is under way, it is gone then. */
-//! int xgvmi_message_test(void *message, char *why, size_t room);
+//! /* 0: under way; 1: complete, `length` gets the length of what was sent, also if it is more than there is memory for; -1: failed,
+//!  * `why` gets the reason. Unless it is under way, it is gone then. */
+//! int xgvmi_message_end(void *message, size_t *length, char *why, size_t room);
 //! /* The caller waits for a message that is under way: rests as `UCC_TL_XGVMI_WAIT` says, at most 1 ms. */
 //! void xgvmi_message_rest(void *message);
 //! ```
@@ -33,6 +34,7 @@ const LOOK: Duration = Duration::from_millis(1);
 struct Message {
     job: Arc<Job>,
     request: Request,
+    length: usize,
     patience: Patience,
     /// Rests so far.
     rests: u32,
@@ -89,6 +91,7 @@ pub unsafe extern "C" fn xgvmi_message_begin(
             rests: 0,
             job,
             request,
+            length,
         })
     };
     match catch_unwind(AssertUnwindSafe(begin)) {
@@ -112,10 +115,12 @@ pub unsafe extern "C" fn xgvmi_message_begin(
 /// See above.
 ///
 /// # Safety
-/// `message` is one of [`xgvmi_message_begin`] that is under way; no other thread uses it. `why` has `room` writable bytes.
+/// `message` is one of [`xgvmi_message_begin`] that is under way; no other thread uses it. `length` is writable, and `why` has `room`
+/// writable bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xgvmi_message_test(
+pub unsafe extern "C" fn xgvmi_message_end(
     message: *mut c_void,
+    length: *mut usize,
     why: *mut c_char,
     room: usize,
 ) -> c_int {
@@ -136,6 +141,12 @@ pub unsafe extern "C" fn xgvmi_message_test(
     }
     // SAFETY: xgvmi_message_begin() has made it, and the caller does not use it any more.
     let message = unsafe { Box::from_raw(message) };
+    let sent = message.request.message_length();
+    let sent = sent.map_or(message.length, |sent| {
+        usize::try_from(sent).unwrap_or(usize::MAX)
+    });
+    // SAFETY: the caller upholds the contract.
+    unsafe { length.write(sent) };
     message.job.message_over();
     answer
 }
@@ -143,7 +154,7 @@ pub unsafe extern "C" fn xgvmi_message_test(
 /// See above.
 ///
 /// # Safety
-/// As for [`xgvmi_message_test`].
+/// As for [`xgvmi_message_end`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xgvmi_message_rest(message: *mut c_void) {
     let message: *mut Message = message.cast();
@@ -177,8 +188,8 @@ impl Message {
             Verdict::Warn(waited) => {
                 if self.job.may_warn() {
                     log::warning!(
-                        "rank {rank}: {} is not complete after {} s: has the other rank not started it, or with another \
-                         length, a wildcard or a probe?",
+                        "rank {rank}: {} is not complete after {} s: has the other rank not started it, or with a length \
+                         below the threshold, a wildcard or a probe?",
                         self.what,
                         waited.as_secs()
                     );

@@ -45,7 +45,7 @@ fn it_exports_its_interfaces_and_its_status_alone() {
             "xgvmi_message_begin",
             "xgvmi_message_job",
             "xgvmi_message_rest",
-            "xgvmi_message_test",
+            "xgvmi_message_end",
         ])
     );
 }

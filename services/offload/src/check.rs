@@ -59,9 +59,6 @@ pub struct CheckArgs {
     /// Sends messages between all ranks in each round, beside the alltoallvs.
     #[arg(long)]
     pub messages: bool,
-    /// In this round, the last rank receives a byte less than the others send it in messages.
-    #[arg(long, value_name = "ROUND", requires = "messages")]
-    pub short_receive_in: Option<u32>,
     /// In this round, rank 0 sends the last rank a byte more than it expects.
     #[arg(long, value_name = "ROUND")]
     pub wrong_count_in: Option<u32>,
@@ -164,7 +161,8 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
             }
         }
         let start = Instant::now();
-        let mut requests = messages::begin(&mut client, &mut messages)?;
+        let mut of_messages = messages::begin(&mut client, &mut messages)?;
+        let mut requests = Vec::with_capacity(groups.len());
         for (group, call) in groups.iter().zip(&mut calls) {
             requests.push(begin(&mut client, group, call)?);
         }
@@ -173,11 +171,16 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
                 .wait(request)
                 .with_context(|| format!("round {round}"))?;
         }
+        for request in &mut of_messages {
+            client
+                .wait_for(request)
+                .with_context(|| format!("round {round}"))?;
+        }
         time += start.elapsed();
         for (group, call) in groups.iter().zip(&calls) {
             verified += verify(args, group, round, call)?;
         }
-        verified += messages::verify(&pairs, round, &messages)?;
+        verified += messages::verify(&pairs, round, &messages, &of_messages)?;
         if args.keep_buffers {
             kept = calls.pop();
         }
@@ -217,7 +220,6 @@ fn pairs(args: &CheckArgs) -> Pairs {
         size: args.size,
         seed: args.seed,
         block: args.block,
-        short_receive_in: args.short_receive_in,
     }
 }
 

@@ -147,6 +147,7 @@ mod tests {
             }],
             bytes: vec![8; 10],
             aliases: Some((1, 2)),
+            message: Some(300),
         }
     }
 

@@ -253,7 +253,13 @@ pub(super) struct HostFin {
     pub(super) bytes: Vec<u8>,
     /// The SP's alias lookups so far, hits and misses; `None` without the library's counters.
     pub(super) aliases: Option<(u64, u64)>,
+    /// Length of the message that a receive has got, if it is not that of the receive.
+    pub(super) message: Option<u64>,
 }
+
+/// Bits of the byte behind HOST_FIN's call: alias lookups follow, and the length of a message.
+const COUNTED: u8 = 1;
+const OF_MESSAGE: u8 = 2;
 
 impl Hello {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -424,9 +430,18 @@ impl HostFin {
     pub(super) fn to_bytes_in(&self, memory: Vec<u8>) -> Vec<u8> {
         let mut writer = Writer::over(memory, 64 + 8 * self.short.len() + self.bytes.len());
         put_collective(&mut writer, self.collective);
-        writer.u8(self.aliases.is_some().into());
+        let counted = if self.aliases.is_some() { COUNTED } else { 0 };
+        let of_message = if self.message.is_some() {
+            OF_MESSAGE
+        } else {
+            0
+        };
+        writer.u8(counted | of_message);
         if let Some((hits, misses)) = self.aliases {
             writer.u64(hits).u64(misses);
+        }
+        if let Some(length) = self.message {
+            writer.varint(length);
         }
         writer.varint(self.short.len() as u64);
         for block in &self.short {
@@ -440,11 +455,17 @@ impl HostFin {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("HOST_FIN", bytes);
         let collective = get_collective(&mut reader)?;
-        let [counted] = reader.raw()?;
-        let aliases = match counted {
+        let [bits] = reader.raw()?;
+        if bits & !(COUNTED | OF_MESSAGE) != 0 {
+            return Err(reader.fault("with unknown bits"));
+        }
+        let aliases = match bits & COUNTED {
             0 => None,
-            1 => Some((reader.u64()?, reader.u64()?)),
-            _ => return Err(reader.fault("with unknown bits")),
+            _ => Some((reader.u64()?, reader.u64()?)),
+        };
+        let message = match bits & OF_MESSAGE {
+            0 => None,
+            _ => Some(reader.varint()?),
         };
         let count = reader.varint()?;
         // Each takes four bytes or more.
@@ -476,6 +497,7 @@ impl HostFin {
             short,
             bytes,
             aliases,
+            message,
         })
     }
 }

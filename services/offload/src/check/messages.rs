@@ -1,8 +1,9 @@
-//! Messages between all pairs of ranks, beside the collectives of a round. Receivers post the tags in another order than senders.
+//! Messages between all pairs of ranks, beside the collectives of a round. Receivers post the tags in another order than senders, and
+//! some receives are longer or shorter than their messages.
 
 use super::mix::mix;
 use crate::{Client, Memory, Request};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::pattern::Pattern;
 
@@ -20,9 +21,10 @@ pub(super) struct Pairs {
     pub(super) seed: u64,
     /// Longest message.
     pub(super) block: usize,
-    /// In this round, the last rank receives a byte less.
-    pub(super) short_receive_in: Option<u32>,
 }
+
+/// What the memory of a receive has before.
+const UNTOUCHED: u8 = 0xa5;
 
 /// A message of this rank: the other rank, its place among the pair's messages, and its memory.
 #[derive(Debug)]
@@ -47,14 +49,14 @@ pub(super) fn prepare(args: &Pairs, round: u32) -> Result<Vec<Message>> {
     for (is_sent, places) in order {
         for (peer, at) in peers.clone().flat_map(|peer| places.map(|at| (peer, at))) {
             let (from, to) = pair(args, peer, is_sent);
-            let mut length = length(args, round, (from, to), at);
-            if !is_sent && args.short_receive_in == Some(round) && to + 1 == args.size && length > 1
-            {
-                length -= 1;
-            }
-            let mut memory = Buffer::new(length)?;
+            let length = length(args, round, (from, to), at);
+            let mut memory;
             if is_sent {
+                memory = Buffer::new(length)?;
                 pattern(args, round, (from, to), at).fill(memory.as_mut_slice());
+            } else {
+                memory = Buffer::new(room(args, round, (from, to), at, length))?;
+                memory.as_mut_slice().fill(UNTOUCHED);
             }
             messages.push(Message {
                 peer,
@@ -86,12 +88,37 @@ pub(super) fn begin(client: &mut Client, messages: &mut [Message]) -> Result<Vec
     Ok(requests)
 }
 
-/// Compares the received messages and returns the number of their bytes.
-pub(super) fn verify(args: &Pairs, round: u32, messages: &[Message]) -> Result<u64> {
+/// Compares the received messages and their lengths with what was sent, and returns the number of their bytes.
+pub(super) fn verify(
+    args: &Pairs,
+    round: u32,
+    messages: &[Message],
+    requests: &[Request],
+) -> Result<u64> {
     let mut verified = 0;
-    for message in messages.iter().filter(|message| !message.is_sent) {
-        let bytes = message.memory.as_slice();
-        let pattern = pattern(args, round, (message.peer, args.rank), message.at);
+    for (message, request) in messages.iter().zip(requests) {
+        if message.is_sent {
+            ensure!(request.message_length().is_none(), "a send has a length");
+            continue;
+        }
+        let (pair, at) = ((message.peer, args.rank), message.at);
+        let (room, sent) = (message.memory.len(), length(args, round, pair, at));
+        let told = request.message_length();
+        ensure!(
+            told == (sent != room).then_some(sent as u64),
+            "round {round}: a message of {sent} bytes for {room} has length {told:?}"
+        );
+        let (bytes, rest) = message.memory.as_slice().split_at(sent.min(room));
+        let is_untouched = |bytes: &[u8]| bytes.iter().all(|byte| *byte == UNTOUCHED);
+        ensure!(
+            is_untouched(rest),
+            "round {round}: bytes behind a message of {sent} bytes for {room}"
+        );
+        // A service cannot write to memory that is shorter than a block for the device, of at most 64 KiB.
+        if sent > room && room < 64 << 10 && is_untouched(bytes) {
+            continue;
+        }
+        let pattern = pattern(args, round, pair, at);
         if let Some(wrong) = pattern.check(bytes) {
             bail!(
                 "round {round}: {} of {} bytes of message {} from rank {} are wrong, the first at {}",
@@ -111,6 +138,20 @@ fn pair(args: &Pairs, peer: u32, is_sent: bool) -> (u32, u32) {
     match is_sent {
         true => (args.rank, peer),
         false => (peer, args.rank),
+    }
+}
+
+/// Length of the receive of a message of this length: in one half of all cases the same.
+fn room(args: &Pairs, round: u32, (from, to): (u32, u32), at: usize, length: usize) -> usize {
+    let pair = u64::from(from) << 32 | u64::from(to);
+    let bits = mix(&[args.seed, 1, u64::from(round), pair, at as u64]);
+    let below = |limit: usize| usize::try_from((bits >> 8) % limit as u64).unwrap_or(0);
+    match bits & 7 {
+        0 => length + 1,
+        1 => length + 1 + below(2000),
+        2 => 1 + below(length),
+        3 => 1 + below(length.min(1000)),
+        _ => length,
     }
 }
 

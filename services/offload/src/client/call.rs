@@ -5,7 +5,7 @@ use super::types::{Call, CommunicatorId, Memory, Numbered, Request, Side};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
-use crate::wire::{Block, BlockList, HostFin, Kind, Members, Message, Route, Target};
+use crate::wire::{Block, BlockList, HostFin, Kind, Members, Route, Target};
 use std::ptr::null_mut;
 use std::time::Instant;
 
@@ -217,6 +217,7 @@ impl Client {
             cost,
             receive,
             receive_length,
+            message: None,
             held: Held::default(),
         };
         self.live.insert(collective, live);
@@ -229,7 +230,10 @@ impl Client {
         });
         self.start_waiting()?;
         self.progress()?;
-        Ok(Request { collective })
+        Ok(Request {
+            collective,
+            message: None,
+        })
     }
 
     /// Makes progress, and completes the calls whose completion has arrived.
@@ -308,9 +312,11 @@ impl Client {
         for range in mapped {
             range.unmap()?;
         }
+        live.message = fin.message;
+        let most = fin.message.unwrap_or(u64::MAX);
         for bounce in bounces {
             // SAFETY: the buffer belongs to the call until now, and the SP has delivered all its blocks.
-            unsafe { bounce.copy_back(live.receive) };
+            unsafe { bounce.copy_back(live.receive, most) };
             self.bounced -= bounce.memory.len();
         }
         // After the copies, which may contain these blocks' places.
@@ -321,9 +327,6 @@ impl Client {
         // SAFETY: the same.
         unsafe { live.take_short(lane, &fin) }.map_err(wrong)?;
         live.is_done = true;
-        if Message::of(collective.communicator).is_some() {
-            self.messages.over(live.cost);
-        }
         self.waiting.over(collective, live.is_persistent, live.cost);
         self.numbers.deregistration += start.elapsed();
         self.numbers.calls += 1;

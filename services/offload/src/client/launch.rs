@@ -659,15 +659,16 @@ impl Area {
 }
 
 impl Bounce {
-    /// Copies what the device has written to the receive buffer that begins at `start`.
+    /// Copies what the device has written to the receive buffer that begins at `start`; of each range at most `most` bytes, as a
+    /// message may be shorter than its receive.
     ///
     /// # Safety
     /// The pieces are writable memory of that buffer, which no thread accesses now, and the device has written them.
-    pub(super) unsafe fn copy_back(&self, start: *mut u8) {
+    pub(super) unsafe fn copy_back(&self, start: *mut u8, most: u64) {
         let bytes = self.memory.as_slice();
         for piece in &self.back {
             let number = |number: u64| usize::try_from(number).expect("inside the memory");
-            let (packed, length) = (number(piece.packed), number(piece.length));
+            let (packed, length) = (number(piece.packed), number(piece.length.min(most)));
             let from = &bytes[packed..packed + length];
             // SAFETY: the caller upholds the contract.
             let to = unsafe { start.add(number(piece.at)) };

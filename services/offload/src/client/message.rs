@@ -16,12 +16,12 @@ impl Client {
     /// has posted the [`Client::recv`].
     ///
     /// Messages of the same two ranks and the same tag match in the order in which both have posted them; those with different tags
-    /// are independent of each other. Both ends pass equal lengths: if they differ, the job fails at all ranks, with both lengths in
-    /// the error.
+    /// are independent of each other. A message may be shorter or longer than its receive: see [`Request::message_length`]. Many
+    /// messages under way let further ones wait at the rank, but never the oldest one of its ranks and tag.
     ///
     /// # Errors
     /// [`OffloadError::Arguments`](crate::OffloadError::Arguments) for this rank itself, an unknown rank, a tag of 2^30 or more, an
-    /// empty message, and too many messages or tags; nothing has started then. Otherwise as for [`Client::alltoallv`].
+    /// empty message, and too many tags; nothing has started then. Otherwise as for [`Client::alltoallv`].
     ///
     /// # Safety
     /// As for the send buffer of [`Client::alltoallv`].
@@ -107,9 +107,7 @@ impl Client {
             is_spread: self.lanes.count() > 1,
             route: Route::Direct,
         };
-        let cost = work.cost(self.window, self.direct_min);
-        let share = self.waiting.cost_max();
-        let call = &mut self.messages.number(communicator, cost, share)?;
+        let call = &mut self.messages.number(communicator)?;
         self.enter(Call::Numbered(call), received, work)
     }
 }

@@ -374,7 +374,8 @@ impl Client {
         self.advance()?;
         match self.live.get(&request.collective) {
             Some(live) if !live.is_done => Ok(false),
-            Some(_) => {
+            Some(live) => {
+                request.message = live.message;
                 self.live.remove(&request.collective);
                 Ok(true)
             }
@@ -413,10 +414,18 @@ impl Client {
     /// [`OffloadError::Failed`] when the job has failed. A wait beyond the limit, if the options set one, fails the job
     /// for all ranks. Otherwise a line on standard error says at times that the call takes long.
     pub fn wait(&mut self, mut request: Request) -> Result<()> {
+        self.wait_for(&mut request)
+    }
+
+    /// As [`Client::wait`], for a request that is asked for its [message](Request::message_length) then.
+    ///
+    /// # Errors
+    /// As for [`Client::wait`].
+    pub fn wait_for(&mut self, request: &mut Request) -> Result<()> {
         let start = Instant::now();
         let mut patience = Patience::new(self.limit, start);
         loop {
-            if self.test(&mut request)? {
+            if self.test(request)? {
                 return Ok(());
             }
             let now = Instant::now();

@@ -104,6 +104,8 @@ pub(super) struct Live {
     pub(super) cost: usize,
     pub(super) receive: *mut u8,
     pub(super) receive_length: usize,
+    /// Length of the message that a receive has got, if it is not that of the receive.
+    pub(super) message: Option<u64>,
     /// What the call has registered. It is empty while the call waits.
     pub(super) held: Held,
 }

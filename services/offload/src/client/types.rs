@@ -119,6 +119,16 @@ pub struct Registered {
 #[must_use = "the buffers belong to the call until it is complete"]
 pub struct Request {
     pub(super) collective: Collective,
+    pub(super) message: Option<u64>,
+}
+
+impl Request {
+    /// Length of the message that a complete [`Client::recv`](super::Client::recv) has got, if it is not that of its memory. Of a
+    /// longer message the memory has the first bytes, or none.
+    #[must_use]
+    pub fn message_length(&self) -> Option<u64> {
+        self.message
+    }
 }
 
 impl Memory<'_> {

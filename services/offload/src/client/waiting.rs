@@ -1,5 +1,5 @@
 //! Calls that wait at the rank, because as many of their communicator are under way as may be, or because memory could not
-//! be registered.
+//! be registered, or because the rank has many messages under way.
 //!
 //! Ordinary calls of a communicator start in their order, which is the same at all members. The oldest of them that is not
 //! complete therefore always starts, whatever other communicators do. Persistent calls start in any order, so none of them
@@ -8,7 +8,7 @@
 use super::lanes::Slice;
 use super::window::Window;
 use crate::reduction::Reduction;
-use crate::wire::{BlockList, Collective, Members, Route, Target};
+use crate::wire::{BlockList, Collective, Members, Message, Route, Target};
 use std::collections::{HashMap, VecDeque};
 
 /// Maximum number of ordinary calls of a communicator that are under way at the SP. Each holds two registrations and, at the
@@ -17,6 +17,11 @@ pub(super) const UNDER_WAY_MAX: u32 = 256;
 
 /// Element of a broadcast, to which its slices are aligned.
 const PART_OF_BROADCAST: usize = 64;
+
+/// Maximum number of messages of a rank that are under way at the SPs, and their memory there, about, in shares of a communicator. The
+/// oldest message of its two ranks and tag always starts: its other end does too, so both become complete.
+const MESSAGES_MAX: usize = 4096;
+const MESSAGE_SHARES: usize = 8;
 
 /// A call with its checked arguments.
 #[derive(Debug)]
@@ -94,6 +99,9 @@ pub(super) struct Waiting {
     cost_max: usize,
     lines: HashMap<Line, VecDeque<Prepared>>,
     under_way: HashMap<u64, UnderWay>,
+    /// Messages under way, and their cost.
+    messages: usize,
+    messages_cost: usize,
     started: usize,
     /// The first call of a line could not get memory.
     is_short: bool,
@@ -176,15 +184,12 @@ impl Waiting {
             cost_max,
             lines: HashMap::new(),
             under_way: HashMap::new(),
+            messages: 0,
+            messages_cost: 0,
             started: 0,
             is_short: false,
             ready: Vec::new(),
         }
-    }
-
-    /// Maximum cost of a communicator's calls under way.
-    pub(super) fn cost_max(&self) -> usize {
-        self.cost_max
     }
 
     /// Adds a call behind those of its line.
@@ -198,10 +203,15 @@ impl Waiting {
     pub(super) fn next(&mut self) -> Option<Prepared> {
         while let Some(line) = self.ready.last().copied() {
             let of = self.under_way.get(&line.0).copied().unwrap_or_default();
-            let cost_max = self.cost_max;
+            let (cost_max, messages_cost) = (self.cost_max, self.messages_cost);
+            let all_max = cost_max.saturating_mul(MESSAGE_SHARES);
+            let is_message = Message::of(line.0).is_some();
+            let is_full = is_message && self.messages >= MESSAGES_MAX;
             let has_room = |call: &Prepared| {
                 let cost = of.cost.saturating_add(call.cost);
+                let all = messages_cost.saturating_add(call.cost);
                 let fits = of.count < UNDER_WAY_MAX && cost <= cost_max;
+                let fits = fits && !is_full && (!is_message || all <= all_max);
                 line.1.is_some() || of.count == 0 || fits
             };
             let calls = self.lines.get_mut(&line);
@@ -227,6 +237,10 @@ impl Waiting {
             of.count += 1;
             of.cost = of.cost.saturating_add(cost);
         }
+        if Message::of(call.0).is_some() {
+            self.messages += 1;
+            self.messages_cost = self.messages_cost.saturating_add(cost);
+        }
     }
 
     /// A call of [`Waiting::next`] has to wait until another one is over.
@@ -241,6 +255,10 @@ impl Waiting {
     pub(super) fn over(&mut self, collective: Collective, is_persistent: bool, cost: usize) {
         self.started -= 1;
         let communicator = collective.communicator;
+        if Message::of(communicator).is_some() {
+            self.messages -= 1;
+            self.messages_cost = self.messages_cost.saturating_sub(cost);
+        }
         if !is_persistent && let Some(of) = self.under_way.get_mut(&communicator) {
             of.count -= 1;
             of.cost = of.cost.saturating_sub(cost);
@@ -337,6 +355,41 @@ mod tests {
             assert_eq!(start(&mut waiting), [starts]);
         }
         assert_eq!(waiting.started(), MOST as usize);
+    }
+
+    #[test]
+    fn messages_beyond_the_limit_wait_but_never_the_oldest_of_a_pair_and_tag() {
+        let of = |tag| {
+            Message {
+                from: 0,
+                to: 1,
+                tag,
+            }
+            .communicator()
+            .expect("a tag")
+        };
+        for (cost_max, most) in [(usize::MAX, MESSAGES_MAX), (4 * COST, 4 * MESSAGE_SHARES)] {
+            let mut waiting = Waiting::new(cost_max);
+            let streams = u32::try_from(2 * most).expect("few");
+            for sequence in 0..3 {
+                (0..streams).for_each(|tag| waiting.push(call(of(tag), sequence, false)));
+            }
+            // The last streams come first, and one message of each other one.
+            let started = start(&mut waiting);
+            let later = started.iter().filter(|sequence| **sequence > 0).count();
+            assert!(started.len() - later == 2 * most && later < most, "{later}");
+            waiting.push(call(1, 7, false));
+            assert_eq!(start(&mut waiting), [7], "no message");
+            // Whatever ends, the next one of its pair and tag starts, and then all have room.
+            for sequence in 0..3 {
+                for tag in 0..streams {
+                    waiting.over(call(of(tag), sequence, false).collective, false, COST);
+                    start(&mut waiting);
+                }
+            }
+            assert_eq!((waiting.started(), waiting.messages), (1, 0));
+            assert_eq!(waiting.messages_cost, 0);
+        }
     }
 
     #[test]

@@ -80,12 +80,14 @@ pub(super) enum Action {
     },
 }
 
-/// Short blocks for a rank, which travel in messages.
+/// What a rank is told at the end: its short blocks, which travel in messages.
 #[derive(Debug, Default)]
 pub(super) struct Short {
     pub(super) blocks: Vec<Delivered>,
     /// The data of the blocks, in their order.
     pub(super) bytes: Vec<u8>,
+    /// Length of the message, if the rank's receive has another one.
+    pub(super) message: Option<u64>,
 }
 
 /// A protocol violation that fails the call.

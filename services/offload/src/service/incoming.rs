@@ -3,7 +3,7 @@
 use super::actions::{OfferKey, Short, Wrong};
 use super::slots::{Slots, Sources, Unfit};
 use crate::wire::runs::Run;
-use crate::wire::{Collective, Delivered};
+use crate::wire::{Collective, Delivered, Message};
 
 /// A local rank that has entered a call.
 #[derive(Debug)]
@@ -103,13 +103,18 @@ pub(super) struct Meeting<'a> {
 }
 
 impl Participant {
+    /// Keeps the bytes of a short block behind those of others.
+    fn add_short(&mut self, to: u64, bytes: &[u8]) {
+        let short = self.short.get_or_insert_default();
+        short.bytes.extend_from_slice(bytes);
+        short.blocks.push(Delivered::one(to, bytes.len() as u64));
+    }
+
     /// Keeps the bytes of a short block for the offset `to` of the receive buffer. The blocks of runs have their places in
     /// the answer; the bytes of others follow each other.
     fn put_short(&mut self, source: u32, to: u64, bytes: &[u8], direct_min: u64) {
         let Some(before) = self.slots.short_before(source, direct_min) else {
-            let short = self.short.get_or_insert_default();
-            short.bytes.extend_from_slice(bytes);
-            short.blocks.push(Delivered::one(to, bytes.len() as u64));
+            self.add_short(to, bytes);
             return;
         };
         let short = self.short.get_or_insert_with(|| {
@@ -119,7 +124,11 @@ impl Participant {
             let length: u64 = blocks.iter().filter_map(Delivered::bytes).sum();
             // The rank's entry was counted with these bytes.
             let bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-            Box::new(Short { blocks, bytes })
+            Box::new(Short {
+                blocks,
+                bytes,
+                message: None,
+            })
         });
         let place = usize::try_from(before)
             .ok()
@@ -131,25 +140,53 @@ impl Participant {
 }
 
 impl Meeting<'_> {
-    /// Delivers a block that the device does not read. `place` is what [`Slots::take`] has returned for it.
+    /// Delivers a block that does not fit its slot, or that the device does not read. `place` is what [`Slots::take`] has returned
+    /// for it. Returns place and length of what the device reads.
     pub(super) fn deliver(
         &self,
         participant: &mut Participant,
         place: Result<u64, Unfit>,
-    ) -> Result<(), Wrong> {
-        let to = place.map_err(|unfit| self.unfit(&unfit))?;
-        let block = &self.block;
-        if block.length == 0 {
-            return Ok(());
+    ) -> Result<Option<(u64, u64)>, Wrong> {
+        match place {
+            Ok(_) if self.block.length == 0 => Ok(None),
+            Ok(to) => {
+                let bytes = self.bytes(self.block.length)?;
+                participant.put_short(self.source, to, bytes, self.direct_min);
+                Ok(None)
+            }
+            Err(Unfit::Length(room)) if Message::of(self.collective.communicator).is_some() => {
+                self.deliver_part(participant, room)
+            }
+            Err(unfit) => Err(self.unfit(&unfit)),
         }
-        let bytes = short_bytes(self.short, block.from, block.length);
-        let bytes = bytes.ok_or(Wrong::Service {
+    }
+
+    /// Delivers a message to a receive of `room` bytes, which is shorter or longer: as much as there is room for. If only the
+    /// receive is too short for the device, the message has no place.
+    #[cold]
+    fn deliver_part(
+        &self,
+        participant: &mut Participant,
+        room: u64,
+    ) -> Result<Option<(u64, u64)>, Wrong> {
+        let place = participant.slots.take(self.source, room);
+        let to = place.map_err(|unfit| self.unfit(&unfit))?;
+        let length = self.block.length;
+        participant.short.get_or_insert_default().message = Some(length);
+        if length >= self.direct_min {
+            return Ok((room >= self.direct_min).then_some((to, length.min(room))));
+        }
+        participant.add_short(to, self.bytes(length.min(room))?);
+        Ok(None)
+    }
+
+    /// The first bytes of a short block.
+    fn bytes(&self, length: u64) -> Result<&[u8], Wrong> {
+        short_bytes(self.short, self.block.from, length).ok_or(Wrong::Service {
             service: self.key.0,
             offer: self.key.1,
             what: "the bytes of its short blocks are not as many as their lengths say",
-        })?;
-        participant.put_short(self.source, to, bytes, self.direct_min);
-        Ok(())
+        })
     }
 
     #[cold]

@@ -667,7 +667,11 @@ impl<T: Transport> Mover<T> {
         let data = match short {
             None => HostFin::without_blocks(collective, aliases, memory),
             Some(short) => {
-                let Short { blocks, bytes } = *short;
+                let Short {
+                    blocks,
+                    bytes,
+                    message,
+                } = *short;
                 let count = blocks.iter().map(|block| u64::from(block.count));
                 self.moved.blocks += count.sum::<u64>();
                 self.moved.bytes += bytes.len() as u64;
@@ -676,6 +680,7 @@ impl<T: Transport> Mover<T> {
                     short: blocks,
                     bytes,
                     aliases,
+                    message,
                 };
                 fin.to_bytes_in(memory)
             }

@@ -151,8 +151,16 @@ fn answers_survive_the_wire() {
             ],
             bytes: vec![8; 11],
             aliases,
+            message: None,
         };
         check(&fin, &fin.to_bytes(), HostFin::parse);
+        for message in [Some(0), Some(u64::MAX)] {
+            let of_message = HostFin {
+                message,
+                ..fin.clone()
+            };
+            check(&of_message, &of_message.to_bytes(), HostFin::parse);
+        }
         let empty = HostFin {
             short: Vec::new(),
             bytes: Vec::new(),

@@ -86,9 +86,11 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
         cases.push(timed(sample));
     }
     type Test = fn(&Site<'_>, Launcher) -> Result<()>;
-    let with_library: [(&str, Test); 4] = [
+    let with_library: [(&str, Test); 6] = [
         (neighbors::NAME, neighbors::offloaded),
         (neighbors::MESSAGES, neighbors::messages),
+        (neighbors::LENGTHS, neighbors::lengths),
+        (neighbors::LARGE, neighbors::large),
         (neighbors::LOST, neighbors::messages_lost),
         (neighbors::TOPOLOGIES, neighbors::topologies),
     ];

@@ -15,6 +15,10 @@ pub(super) const NAME: &str = "neighbourhoods";
 pub(super) const TOPOLOGIES: &str = "topologies with the library";
 /// Name of the test of messages.
 pub(super) const MESSAGES: &str = "messages";
+/// Name of the test of messages that are longer or shorter than their receives.
+pub(super) const LENGTHS: &str = "messages of other lengths";
+/// Name of the test of messages of more than 2 GiB.
+pub(super) const LARGE: &str = "large messages";
 /// Name of the test of messages without a service.
 pub(super) const LOST: &str = "messages with a service killed";
 /// Name of the test of a Fortran program.
@@ -56,9 +60,33 @@ pub(super) fn messages(site: &Site<'_>, launcher: Launcher) -> Result<()> {
     let is_none = none.iter().all(|of| of.1 == 0);
     let is_all = u64::try_from(expect.len())? == RANKS;
     ensure!(is_none && is_all, "{said}");
+    served(site, launcher, &program, expect)
+}
+
+/// All messages that are longer or shorter than their receives are served.
+pub(super) fn lengths(site: &Site<'_>, launcher: Launcher) -> Result<()> {
+    let program = launcher.compile(site.world, "mpi_lengths")?;
+    served(site, launcher, &program, Vec::new())
+}
+
+/// All messages of more than 2 GiB are served.
+pub(super) fn large(site: &Site<'_>, launcher: Launcher) -> Result<()> {
+    let program = launcher.compile(site.world, "mpi_large")?;
+    served(site, launcher, &program, Vec::new())
+}
+
+/// Each rank of a program with the library has as many messages as expected, or as it says itself.
+fn served(
+    site: &Site<'_>,
+    launcher: Launcher,
+    program: &str,
+    mut expect: Vec<(u64, u64)>,
+) -> Result<()> {
     let library = launcher.compiler(site.world)?.neighbors()?;
-    let words = [&program[..], "served"];
-    let (said, completed) = run(site, launcher, &words, Some(&library))?;
+    let (said, completed) = run(site, launcher, &[program, "served"], Some(&library))?;
+    if expect.is_empty() {
+        expect = numbers(&said, "rank ", " has ", " messages");
+    }
     let counted = numbers(&said, "rank ", "; ", " messages sent or received");
     println!("messages of each rank: {counted:?}; {completed} calls of ranks at the services");
     let sum: u64 = expect.iter().map(|of| of.1).sum();

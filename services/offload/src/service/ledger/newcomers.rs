@@ -150,10 +150,7 @@ impl Ledger {
             });
         };
         let source = &offer.sources[block.part as usize];
-        let place = participant.slots.take(source.rank, block.length);
-        if let Ok(to) = place
-            && block.length >= self.direct_min
-        {
+        let mut push = |to, length| {
             self.ready.push(Batch {
                 offer: id,
                 part: block.part,
@@ -163,8 +160,14 @@ impl Ledger {
                 from: block.from,
                 to,
                 stride: 0,
-                length: block.length,
+                length,
             });
+        };
+        let place = participant.slots.take(source.rank, block.length);
+        if let Ok(to) = place
+            && block.length >= self.direct_min
+        {
+            push(to, block.length);
             return Ok(());
         }
         let meeting = Meeting {
@@ -176,7 +179,10 @@ impl Ledger {
             short: &offer.short,
             direct_min: self.direct_min,
         };
-        meeting.deliver(participant, place)?;
+        if let Some((to, length)) = meeting.deliver(participant, place)? {
+            push(to, length);
+            return Ok(());
+        }
         participant.receives_left -= 1;
         offer.left -= 1;
         if offer.left == 0 {

@@ -310,7 +310,7 @@ impl Ledger {
             };
             match seat {
                 Seat::Present(participant) => {
-                    let mut push = |part, count, to, stride| {
+                    let mut push = |part, count, (to, length), stride| {
                         self.ready.push(Batch {
                             offer: placing.id,
                             part,
@@ -320,11 +320,11 @@ impl Ledger {
                             from: block.offset,
                             to,
                             stride,
-                            length: run.length,
+                            length,
                         });
                     };
                     if let Some((to, stride)) = participant.slots.take_all(alike, run.length) {
-                        push(index, count, to, stride);
+                        push(index, count, (to, run.length), stride);
                         continue;
                     }
                     for (part, source) in (index..index + count).zip(sources) {
@@ -342,7 +342,20 @@ impl Ledger {
                             short: placing.short,
                             direct_min: self.direct_min,
                         };
-                        push(part, 1, place.map_err(|unfit| meeting.unfit(&unfit))?, 0);
+                        let read = match place {
+                            Ok(to) => Some((to, block.length)),
+                            unfit => meeting.deliver(participant, unfit)?,
+                        };
+                        match read {
+                            Some(read) => push(part, 1, read, 0),
+                            None => {
+                                placing.incoming.left -= 1;
+                                participant.receives_left -= 1;
+                                if participant.receives_left == 0 {
+                                    placing.complete.push(local);
+                                }
+                            }
+                        }
                     }
                 }
                 Seat::Absent(_) | Seat::Gathering { .. } => {
@@ -434,10 +447,7 @@ impl Ledger {
             };
             match seat {
                 Seat::Present(participant) => {
-                    let place = participant.slots.take(source.rank, block.length);
-                    if let Ok(to) = place
-                        && block.length >= direct_min
-                    {
+                    let mut push = |to, length| {
                         self.ready.push(Batch {
                             offer: placing.id,
                             part: index,
@@ -447,8 +457,14 @@ impl Ledger {
                             from: block.offset,
                             to,
                             stride: 0,
-                            length: block.length,
+                            length,
                         });
+                    };
+                    let place = participant.slots.take(source.rank, block.length);
+                    if let Ok(to) = place
+                        && block.length >= direct_min
+                    {
+                        push(to, block.length);
                         continue;
                     }
                     let meeting = Meeting {
@@ -460,7 +476,10 @@ impl Ledger {
                         short: placing.short,
                         direct_min,
                     };
-                    meeting.deliver(participant, place)?;
+                    if let Some((to, length)) = meeting.deliver(participant, place)? {
+                        push(to, length);
+                        continue;
+                    }
                     placing.incoming.left -= 1;
                     participant.receives_left -= 1;
                     if participant.receives_left == 0 {

@@ -1,6 +1,8 @@
 //! Compares the ledgers of a whole job with a plain model. For every order of events, every block reaches its
 //! destination, every rank completes once, and no state remains.
 
+mod messages;
+
 use super::{Action, Buffers, CallId, Ledger, Receives, Wrong};
 use crate::draft::{RtsDraft, RtsHead};
 use crate::service::actions::Transfer;

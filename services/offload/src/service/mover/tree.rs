@@ -210,7 +210,11 @@ impl<T: Transport> Mover<T> {
         };
         let short = (!bytes.is_empty()).then(|| {
             let blocks = vec![Delivered::one(0, bytes.len() as u64)];
-            Box::new(Short { blocks, bytes })
+            Box::new(Short {
+                blocks,
+                bytes,
+                message: None,
+            })
         });
         self.complete(transport, collective, local, short)
     }
