@@ -29,14 +29,14 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// beside them. Allocations follow from the time alone: frames of heartbeats, and UCX's keepalive
 /// (`ucp_ep_do_uct_ep_am_keepalive`), which packs the worker's address for each connection, by default each 20 s.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
-    (4, 1, 1410.0),
-    (4, 4, 1410.0),
-    (16, 1, 260.0),
-    (16, 4, 260.0),
-    (64, 1, 80.0),
-    (64, 4, 180.0),
-    (256, 1, 63.0),
-    (256, 4, 98.0),
+    (4, 1, 1390.0),
+    (4, 4, 1390.0),
+    (16, 1, 255.0),
+    (16, 4, 255.0),
+    (64, 1, 78.0),
+    (64, 4, 176.0),
+    (256, 1, 61.0),
+    (256, 4, 95.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose later calls allocate no memory.
