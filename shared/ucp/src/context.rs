@@ -26,8 +26,8 @@ struct Inner {
     access_min: usize,
 }
 
-/// Bytes of a request of UCX that belong to this crate: the tag of a get, its memory and its key.
-pub(super) const REQUEST_BYTES: usize = 3 * size_of::<u64>();
+/// Bytes of a request of UCX that belong to this crate: the tag of a get.
+pub(super) const REQUEST_BYTES: usize = size_of::<u64>();
 
 /// UCX settings with which the CPU never executes a get into imported memory, whatever its length.
 ///

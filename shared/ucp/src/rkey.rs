@@ -2,6 +2,7 @@
 
 use super::error::check;
 use super::{Endpoint, Result};
+use std::any::Any;
 use std::rc::Rc;
 use ucx_sys::{Ucp, ucp_request_param_t, ucp_rkey_h, ucs_status_ptr_t};
 
@@ -64,6 +65,12 @@ impl RemoteKey {
             ucp,
         } = &*self.inner;
         endpoint.post_get((ucp, *handle), remote_address, address, length, param)
+    }
+
+    /// What owns the key.
+    #[inline]
+    pub(super) fn owner(&self) -> &Rc<impl Any + use<>> {
+        &self.inner
     }
 
     #[inline]

@@ -3,6 +3,9 @@
 use super::incoming::Source;
 use std::rc::Rc;
 
+/// Keys of an offer's sources in their order, shared by the reads with them.
+pub(super) type KeyList<K> = Rc<Vec<Option<Rc<K>>>>;
+
 /// Offers of an SP that are kept. Many programs use two buffers in turn.
 const KEPT: usize = 2;
 
@@ -29,14 +32,14 @@ pub(super) struct Offer<K> {
     /// The message after call and number.
     pub(super) rest: Vec<u8>,
     pub(super) sources: Vec<Source>,
-    pub(super) keys: Vec<Option<Rc<K>>>,
+    pub(super) keys: KeyList<K>,
     pub(super) blocks: usize,
 }
 
 impl<K> Offer<K> {
     fn bytes(&self) -> usize {
         let sources = self.sources.capacity() * size_of::<Source>();
-        self.rest.capacity() + sources + self.keys.capacity() * size_of::<Option<Rc<K>>>()
+        self.rest.capacity() + sources + size_of_val(&self.keys[..])
     }
 }
 
@@ -70,7 +73,7 @@ impl<K> Familiar<K> {
         from: u32,
         rest: &[u8],
         sources: &[Source],
-        keys: &[Option<Rc<K>>],
+        keys: &KeyList<K>,
         blocks: usize,
     ) {
         let from = from as usize;
@@ -87,19 +90,19 @@ impl<K> Familiar<K> {
             offers.push(Offer {
                 rest: Vec::new(),
                 sources: Vec::new(),
-                keys: Vec::new(),
+                keys: KeyList::default(),
                 blocks: 0,
             });
         }
         let offer = &mut offers[*next];
         let before = offer.bytes();
-        let needs = rest.len() + size_of_val(sources) + size_of_val(keys);
+        let needs = rest.len() + size_of_val(sources) + size_of_val(&keys[..]);
         if needs > before && self.bytes - before + needs > BYTES_MAX {
             return;
         }
         put(&mut offer.rest, rest);
         put(&mut offer.sources, sources);
-        put(&mut offer.keys, keys);
+        offer.keys = Rc::clone(keys);
         offer.blocks = blocks;
         self.bytes = self.bytes - before + offer.bytes();
     }
@@ -141,7 +144,7 @@ mod tests {
         let mut familiar = Familiar::new();
         for number in 0..4 {
             for from in [0, 7] {
-                let keys = [Some(Rc::new(number))];
+                let keys = Rc::new(vec![Some(Rc::new(number))]);
                 familiar.keep(from, &[number; 40], &[source(number.into())], &keys, 4);
             }
             assert_eq!(familiar.find(0, &[number; 39]).map(|of| of.blocks), None);
@@ -165,7 +168,7 @@ mod tests {
     fn the_kept_offers_are_bounded() {
         let mut familiar = Familiar::<u8>::new();
         for from in 0..2000 {
-            familiar.keep(from, &[1; 2000], &[source(from)], &[None], 4);
+            familiar.keep(from, &[1; 2000], &[source(from)], &Rc::new(vec![None]), 4);
             assert!(familiar.bytes() <= BYTES_MAX + 2000);
         }
         assert!(familiar.bytes() > BYTES_MAX / 4);

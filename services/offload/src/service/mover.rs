@@ -9,7 +9,7 @@ mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
 use super::counters::{Moment, Moved, Queues};
-use super::familiar::Familiar;
+use super::familiar::{Familiar, KeyList};
 use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
@@ -65,7 +65,8 @@ pub(super) struct Mover<T: Transport> {
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
-    keys: Vec<Vec<Option<Rc<T::Key>>>>,
+    keys: Vec<KeyList<T::Key>>,
+    no_keys: KeyList<T::Key>,
     familiar: Familiar<T::Key>,
     /// Blocks that several ranks of this SP get from one rank of another SP.
     sharing: Sharing<Rc<T::Key>>,
@@ -98,9 +99,8 @@ pub(super) struct Mover<T: Transport> {
     answered: Vec<u64>,
     moved: Moved,
     start: Instant,
-    /// The time of this poll, and its count of alias lookups, if they were needed.
+    /// The time of this poll, if it was needed.
     clock: Option<Moment>,
-    aliases: Option<Option<(u64, u64)>>,
 }
 
 /// The peers of a job at one SP.
@@ -201,6 +201,7 @@ impl<T: Transport> Mover<T> {
             reads: T::Reads::default(),
             sends: Vec::new(),
             keys: Vec::new(),
+            no_keys: KeyList::default(),
             familiar: Familiar::new(),
             entered: Vec::new(),
             reducing: Reducing::new(),
@@ -223,7 +224,6 @@ impl<T: Transport> Mover<T> {
             moved: Moved::default(),
             start: Instant::now(),
             clock: None,
-            aliases: None,
         }
     }
 
@@ -438,7 +438,7 @@ impl<T: Transport> Mover<T> {
             .ledger
             .offered(key, rts.collective, &mut rts.parts, rts.short)
             .map_err(|wrong| failed(wrong.to_string()))?;
-        let keys = keys_of(&mut self.keys, offer);
+        let keys = Rc::make_mut(keys_of(&mut self.keys, offer));
         for part in &rts.parts {
             let unpack = |packed: &[u8]| transport.unpack(&from.peer, packed);
             keys.push(match part.rkey.is(&[]) {
@@ -509,7 +509,7 @@ impl<T: Transport> Mover<T> {
                     self.ledger.settle();
                     continue;
                 }
-                (self.clock, self.aliases) = (None, None);
+                self.clock = None;
                 return Ok(acted);
             }
             acted = true;
@@ -624,8 +624,13 @@ impl<T: Transport> Mover<T> {
 
     fn finish(&mut self, offer: OfferId, (from, id): OfferKey) -> Result<()> {
         if let Some(keys) = self.keys.get_mut(offer) {
-            keys.clear();
-            keys.shrink_to(SOURCES_KEPT);
+            match Rc::get_mut(keys) {
+                Some(keys) => {
+                    keys.clear();
+                    keys.shrink_to(SOURCES_KEPT);
+                }
+                None => *keys = Rc::clone(&self.no_keys),
+            }
         }
         if from == self.me {
             self.finished(from, id)
@@ -662,7 +667,7 @@ impl<T: Transport> Mover<T> {
         short: Option<Box<Short>>,
     ) -> Result<()> {
         self.moved.calls += 1;
-        let aliases = *self.aliases.get_or_insert_with(|| transport.aliases());
+        let aliases = transport.aliases();
         let memory = self.ledger.memory();
         let data = match short {
             None => HostFin::without_blocks(collective, aliases, memory),
@@ -725,14 +730,12 @@ fn packed<'a, T: Transport>(transport: &T, lent: Option<&'a Lent<T>>) -> Result<
     }
 }
 
-/// The keys of an offer that has come; empty.
-fn keys_of<K>(keys: &mut Vec<Vec<Option<Rc<K>>>>, offer: OfferId) -> &mut Vec<Option<Rc<K>>> {
+/// The list of keys of an offer that has come.
+fn keys_of<K>(keys: &mut Vec<KeyList<K>>, offer: OfferId) -> &mut KeyList<K> {
     if keys.len() <= offer {
-        keys.resize_with(offer + 1, Vec::new);
+        keys.resize_with(offer + 1, KeyList::default);
     }
-    let keys = &mut keys[offer];
-    keys.clear();
-    keys
+    &mut keys[offer]
 }
 
 /// The vector without its parts, for parts of another message. The standard library keeps the memory.

@@ -3,21 +3,23 @@
 
 use super::dpa::reads::{Read, Reads};
 use super::dpa::{self, Dpa, Target};
+use super::familiar::KeyList;
 use super::imported::Imported;
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::scheme::Scheme;
 use crate::token::Token;
 use crate::wire::{ExportRef, Kind, hello_header};
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_daemon::Poller;
 use xgvmi_ucp::{
-    Context, Endpoint, InboxLimits, Message, PackedRkey, Places, RemoteKey, Request, Taken,
-    UcpError,
+    Context, Endpoint, InboxLimits, Message, PackedRkey, Places, RemoteKey, Request, UcpError,
 };
 
 /// A message that the transport has accepted.
@@ -46,6 +48,8 @@ pub(super) struct Range<'a, T: Transport + ?Sized> {
 #[derive(Debug)]
 pub(super) struct Run<'a, T: Transport + ?Sized> {
     pub(super) into: &'a T::Memory,
+    /// The list of all keys.
+    pub(super) keys: &'a KeyList<T::Key>,
     /// Offset of the first range in it, and distance to the next one.
     pub(super) to: u64,
     pub(super) stride: u64,
@@ -148,7 +152,7 @@ pub(super) trait Transport {
     /// Starts a read. False if it is complete.
     fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>, tag: u64) -> Result<bool>;
 
-    /// Starts the reads of a run: from these keys and addresses.
+    /// Starts the reads of a run: from these keys, which are in its list, and addresses.
     #[inline]
     fn read_run<'a>(
         &self,
@@ -168,13 +172,15 @@ pub(super) trait Transport {
     /// Number of reads that were started and not taken.
     fn reads_len(reads: &Self::Reads) -> usize;
 
-    /// Takes a read that has ended: its tag, and its error if it has failed.
+    /// Takes a read that has ended: its tag, and its error if it has failed. Of the reads of a run it may take several at once.
     fn next_read(&self, reads: &mut Self::Reads) -> Option<(u64, Ended)>;
 
-    /// Takes all reads that have ended, see [`Transport::next_read`].
+    /// Takes some reads of one run that have ended: the tag of one of this run, which is that of one that has failed, their
+    /// number, and the error.
     #[inline]
-    fn ended_reads<'a>(&'a self, reads: &'a mut Self::Reads) -> impl Iterator<Item = (u64, Ended)> {
-        std::iter::from_fn(|| self.next_read(reads))
+    fn next_reads(&self, reads: &mut Self::Reads) -> Option<(u64, u32, Ended)> {
+        let (tag, ended) = self.next_read(reads)?;
+        Some((tag, 1, ended))
     }
 
     /// The process's alias lookups so far, hits and misses; `None` without the library's counters.
@@ -256,11 +262,16 @@ pub(super) trait Worker: Debug {
     }
 }
 
+/// Number of imports of this process. Each looks an alias up, and nothing else does.
+static IMPORTS: AtomicU64 = AtomicU64::new(0);
+
 /// UCX, and a DPA if it posts the reads.
 #[derive(Debug)]
 pub(super) struct Ucx {
     context: Context,
     library: Option<Library>,
+    /// The alias lookups after a number of imports: most calls use kept ones.
+    lookups: Cell<Option<(u64, (u64, u64))>>,
     dpa: Option<Rc<Dpa>>,
 }
 
@@ -334,26 +345,6 @@ fn read_by(
     Ok(reads.start_on(dpa, &read) || reads.start(&read)?)
 }
 
-/// The reads that have ended.
-enum EndedReads<'a> {
-    OfUcx(Taken<'a>),
-    /// With a DPA.
-    Both(&'a Dpa, &'a mut Reads),
-}
-
-impl Iterator for EndedReads<'_> {
-    type Item = (u64, Ended);
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<(u64, Ended)> {
-        let (tag, ended) = match self {
-            Self::OfUcx(taken) => taken.next()?,
-            Self::Both(dpa, reads) => return reads.take(Some(dpa)),
-        };
-        Some((tag, ended.map_err(|error| Box::new((*error).into()))))
-    }
-}
-
 /// A worker, and the DPA whose ends of reads wake the same waiter.
 #[derive(Debug)]
 pub(super) struct UcxWorker {
@@ -390,6 +381,7 @@ unsafe impl Fabric for Ucx {
         let ucx = Self {
             context,
             library: Library::find(),
+            lookups: Cell::new(None),
             dpa,
         };
         Ok((ucx, worker))
@@ -501,7 +493,9 @@ impl Transport for Ucx {
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<Imported> {
-        let memory = Imported::new(&self.context, export)?;
+        let memory = Imported::new(&self.context, export);
+        IMPORTS.fetch_add(1, Relaxed);
+        let memory = memory?;
         let alias = self.dpa.as_ref().and_then(|dpa| dpa.attach(export.packed));
         Ok(Imported { alias, ..memory })
     }
@@ -574,7 +568,9 @@ impl Transport for Ucx {
         let most = u32::try_from(run.room).unwrap_or(u32::MAX);
         let sources = sources.map(|(key, address)| (&key.ucx, address));
         let gets = reads.gets();
-        Ok(gets.start_run(sources, &run.into.memory, places, most, run.tag)?)
+        let into = &run.into.memory;
+        // SAFETY: the list owns the keys of the sources, see Transport::read_run, and nobody changes a shared list.
+        Ok(unsafe { gets.start_run(run.keys, sources, into, places, most, run.tag) }?)
     }
 
     #[inline]
@@ -591,20 +587,27 @@ impl Transport for Ucx {
 
     #[inline(always)]
     fn next_read(&self, reads: &mut Reads) -> Option<(u64, Ended)> {
-        reads.take(self.dpa.as_deref())
+        let (tag, _, ended) = reads.take(self.dpa.as_deref())?;
+        Some((tag, ended))
     }
 
     #[inline(always)]
-    fn ended_reads<'a>(&'a self, reads: &'a mut Reads) -> impl Iterator<Item = (u64, Ended)> {
-        match self.dpa.as_deref() {
-            Some(dpa) => EndedReads::Both(dpa, reads),
-            None => EndedReads::OfUcx(reads.gets().take_all()),
-        }
+    fn next_reads(&self, reads: &mut Reads) -> Option<(u64, u32, Ended)> {
+        reads.take(self.dpa.as_deref())
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
-        let stats = self.library?.stats();
-        Some((stats.alias_hits, stats.alias_misses))
+        let library = self.library.as_ref()?;
+        let imports = IMPORTS.load(Relaxed);
+        if let Some((of, lookups)) = self.lookups.get()
+            && of == imports
+        {
+            return Some(lookups);
+        }
+        let stats = library.stats();
+        let lookups = (stats.alias_hits, stats.alias_misses);
+        self.lookups.set(Some((imports, lookups)));
+        Some(lookups)
     }
 
     fn has_ended(&self, message: &Request) -> Result<bool> {

@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, ensure};
 /// order, which the C list does not.
 const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.0)];
 
-/// A miss at a map of 65,536 aliases in use, and the numbers of a map of 20,000, which a service process reads in each call.
+/// A miss at a map of 65,536 aliases in use, and the numbers of a map of 20,000, which a service process reads after imports.
 const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
     ("alias_full", "a miss at a full map", 2000.0),
     (
@@ -26,18 +26,18 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 ///
 /// The calls repeat. In one of 16 ranks on two nodes a HOST_ARRIVE takes 1,100 with the offers that follow from it; the cost of all
 /// messages is about 1,450 per message, 300 for the blocks of a rank for one service, and 65 per block. With UCX, a block of 16 ranks
-/// takes 120 more: the start and the end of its read. The main loop makes one or two system calls in 128 blocks. UCX takes 900
+/// takes 95 more: the start and the end of its read. The main loop makes one or two system calls in 128 blocks. UCX takes 900
 /// beside them. Allocations follow from the time alone: frames of heartbeats, and UCX's keepalive
 /// (`ucp_ep_do_uct_ep_am_keepalive`), which packs the worker's address for each connection, by default each 20 s.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
-    (4, 1, 1410.0),
-    (4, 4, 1410.0),
-    (16, 1, 260.0),
-    (16, 4, 260.0),
-    (64, 1, 80.0),
-    (64, 4, 180.0),
-    (256, 1, 63.0),
-    (256, 4, 98.0),
+    (4, 1, 1390.0),
+    (4, 4, 1390.0),
+    (16, 1, 255.0),
+    (16, 4, 255.0),
+    (64, 1, 78.0),
+    (64, 4, 176.0),
+    (256, 1, 61.0),
+    (256, 4, 95.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose later calls allocate no memory.

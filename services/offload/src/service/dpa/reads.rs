@@ -4,7 +4,7 @@ use super::Dpa;
 use super::block::{Block, Ends, Target};
 use crate::error::OffloadError;
 use std::rc::Rc;
-use xgvmi_ucp::{Gets, ImportedMemory, RemoteKey, UcpError};
+use xgvmi_ucp::{Gets, ImportedMemory, RemoteKey, Taken, UcpError};
 use xgvmi_verbs::Access;
 
 type Ended = Result<(), Box<OffloadError>>;
@@ -109,16 +109,21 @@ impl Reads {
         }
     }
 
-    /// Takes a read that has ended: its tag, and its error if it has failed.
+    /// Takes reads of a run that have ended, of the DPA one by one: a tag, their number, and the error of one that has failed.
     #[inline(always)]
-    pub(in crate::service) fn take(&mut self, dpa: Option<&Dpa>) -> Option<(u64, Ended)> {
+    pub(in crate::service) fn take(&mut self, dpa: Option<&Dpa>) -> Option<(u64, u32, Ended)> {
         if let Some(dpa) = dpa
-            && let Some(ended) = self.take_of(dpa)
+            && let Some((tag, ended)) = self.take_of(dpa)
         {
-            return Some(ended);
+            return Some((tag, 1, ended));
         }
-        let (tag, ended) = self.gets.take()?;
-        Some((tag, ended.map_err(|error| Box::new((*error).into()))))
+        let Taken {
+            tag,
+            count,
+            outcome,
+        } = self.gets.take()?;
+        let ended = outcome.map_err(|error| Box::new((*error).into()));
+        Some((tag, count, ended))
     }
 
     /// Takes a read of the DPA that has ended, or that UCX cannot start again.

@@ -7,6 +7,7 @@ use crate::service::actions::{OfferId, OfferKey};
 use crate::service::incoming::Source;
 use crate::service::transport::Transport;
 use crate::wire::{DpuRts, OFFER_REST, offer_start};
+use std::rc::Rc;
 
 impl<T: Transport> Mover<T> {
     /// Handles an offer that is like an earlier one of its SP. `header` is that of its own message. `None` if it is not, or must
@@ -33,7 +34,7 @@ impl<T: Transport> Mover<T> {
             .ledger
             .offered_again(key, collective, &offer.sources, offer.blocks);
         let id = placed.map_err(|wrong| failed(wrong.to_string()))?;
-        keys_of(&mut self.keys, id).extend_from_slice(&offer.keys);
+        *keys_of(&mut self.keys, id) = Rc::clone(&offer.keys);
         Ok(Some(key))
     }
 

@@ -49,12 +49,13 @@ impl<T: Transport> Mover<T> {
             return Ok(Begun::Shared);
         }
         let (id, batch) = (unread.id, unread.batch);
-        let keys = self.keys.get(batch.offer as usize);
-        let keys = keys.and_then(|keys| keys.get(batch.part as usize..));
-        let keys = keys.unwrap_or_default();
+        let list = self.keys.get(batch.offer as usize);
+        let list = list.ok_or_else(|| lost("its keys"))?;
+        let keys = list.get(batch.part as usize..).unwrap_or_default();
         let (into, shift) = receive_of(&self.entered, batch.call, batch.local)?;
         let run = Run {
             into,
+            keys: list,
             to: batch.to.wrapping_add(shift),
             stride: batch.stride,
             length: fitting(batch.length)?,
@@ -169,14 +170,14 @@ impl<T: Transport> Mover<T> {
             shared_ends,
             ..
         } = self;
-        for (tag, ended) in transport.ended_reads(reads) {
+        while let Some((tag, more, ended)) = transport.next_reads(reads) {
             has_ended = true;
             if let Err(error) = ended {
                 wrong = Some((tag, error));
                 break;
             }
             if Flight::lane(tag) == lane {
-                count += 1;
+                count += more;
                 continue;
             }
             if Flight::of(tag).is_shared {
@@ -184,7 +185,7 @@ impl<T: Transport> Mover<T> {
                 continue;
             }
             delivered_of(ledger, moved, lane, count);
-            (lane, count) = (Flight::lane(tag), 1);
+            (lane, count) = (Flight::lane(tag), more);
         }
         delivered_of(ledger, moved, lane, count);
         if let Some((tag, error)) = wrong {

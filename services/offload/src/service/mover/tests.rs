@@ -1,8 +1,9 @@
 //! Movers of two SPs on a transport that records reads and completes them on request.
 
 use super::*;
+use crate::service::ready::Flight;
 use crate::service::transport::{Ended, Range};
-use crate::wire::{Block, BlockList, Export, ExportRef, HostArrive, Message, Route};
+use crate::wire::{Block, BlockList, Export, ExportRef, HostArrive, Message, Name, Route};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -100,6 +101,20 @@ impl Transport for Recorder {
     fn next_read(&self, reads: &mut Self::Reads) -> Option<(u64, Ended)> {
         let at = reads.iter().position(|(_, operation)| operation.get())?;
         Some((reads.remove(at).0, Ok(())))
+    }
+
+    /// As UCX, it takes those of a run together.
+    fn next_reads(&self, reads: &mut Self::Reads) -> Option<(u64, u32, Ended)> {
+        let (tag, ended) = self.next_read(reads)?;
+        let mut count = 1;
+        if !Flight::of(tag).is_shared {
+            reads.retain(|(other, operation)| {
+                let is_taken = operation.get() && Flight::lane(*other) == Flight::lane(tag);
+                count += u32::from(is_taken);
+                !is_taken
+            });
+        }
+        Some((tag, count, ended))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -374,4 +389,103 @@ fn blocks_do_not_wait_for_a_rank_that_has_left() {
         movers[1].act(&transport).expect("acts");
     }
     assert!(rounds > 100, "after {rounds} rounds");
+}
+
+/// A rank's part in a call of all ranks. It sends `length` bytes to each.
+fn exchange(rank: u32, sequence: u32, length: u64) -> Vec<u8> {
+    let blocks = |length: u64| -> BlockList {
+        let block = |peer: u32| Block {
+            peer,
+            offset: u64::from(peer) * BLOCK,
+            length,
+        };
+        (0..4).map(block).collect()
+    };
+    let memory = Some(Export {
+        address: buffer(rank),
+        length: 4 * BLOCK,
+        packed: vec![1; usize::from(sequence == 0)],
+        name: Some(Name {
+            slot: 0,
+            generation: 1,
+        }),
+    });
+    let arrive = HostArrive {
+        collective: Collective {
+            communicator: 0,
+            sequence,
+            start: 0,
+            step: 0,
+        },
+        rank,
+        together: if rank == 0 { 1 } else { 3 },
+        send_memory: memory.clone(),
+        receive_memory: memory,
+        sends: blocks(length),
+        receives: blocks(BLOCK),
+        short: Vec::new(),
+        route: Route::Direct,
+    };
+    arrive.to_bytes()
+}
+
+/// All ranks enter a call, and one read after the other ends. Returns the sorted reads, or the error.
+fn call(
+    transport: &Recorder,
+    movers: &mut [Mover<Recorder>; 2],
+    (sequence, length_of_3): (u32, u64),
+) -> Result<Vec<(u64, u64, u64)>> {
+    transport.reads.take();
+    let all = transport.finished.get() + 4;
+    for rank in 0..4 {
+        let of = SERVICE_OF[rank as usize] as usize;
+        let length = if rank == 3 { length_of_3 } else { BLOCK };
+        let data = exchange(rank, sequence, length);
+        movers[of].receive(transport, Kind::HostArrive, &token(rank).0, &data)?;
+    }
+    let mut steps = 0;
+    while transport.finished.get() < all {
+        for mover in movers.iter_mut() {
+            mover.act(transport)?;
+            mover.reap(transport)?;
+            mover.act(transport)?;
+        }
+        for (to, kind, token, data) in transport.messages.take() {
+            movers[to as usize].receive(transport, kind, &token.0, &data)?;
+        }
+        // One, two, three of them at a time: ends of a run come together and apart.
+        steps += 1;
+        assert!(steps < 100, "a rank does not get its blocks");
+        let mut pending = transport.pending.borrow_mut();
+        let at = pending.len().saturating_sub(steps % 4);
+        pending
+            .drain(at..)
+            .for_each(|operation| operation.set(true));
+    }
+    let mut reads = transport.reads.take();
+    reads.sort_unstable();
+    Ok(reads)
+}
+
+#[test]
+fn a_changed_rank_in_a_repeated_call_is_found_as_in_a_first_one() {
+    let expect: Vec<(u64, u64, u64)> = (0..4)
+        .flat_map(|from| (0..4).map(move |to| (from, to)))
+        .map(|(from, to): (u32, u32)| {
+            let at = |base: u32, index: u32| buffer(base) + u64::from(index) * BLOCK;
+            (buffer(from), at(from, to), at(to, from))
+        })
+        .collect();
+    for calls in [0, 1, 4] {
+        let transport = Recorder::default();
+        let mut movers = [mover(0), mover(1)];
+        for sequence in 0..calls {
+            let reads = call(&transport, &mut movers, (sequence, BLOCK)).expect("carried out");
+            assert_eq!(reads, expect, "call {sequence}");
+        }
+        let error = call(&transport, &mut movers, (calls, BLOCK - 512)).expect_err("other counts");
+        let error = error.to_string();
+        let said = ["rank 3 sends 3584 bytes", "expects 4096"].map(|what| error.contains(what));
+        assert_eq!(said, [true; 2], "after {calls} calls: {error}");
+    }
 }
