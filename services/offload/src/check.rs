@@ -166,16 +166,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
         for (group, call) in groups.iter().zip(&mut calls) {
             requests.push(begin(&mut client, group, call)?);
         }
-        for request in requests {
-            client
-                .wait(request)
-                .with_context(|| format!("round {round}"))?;
-        }
-        for request in &mut of_messages {
-            client
-                .wait_for(request)
-                .with_context(|| format!("round {round}"))?;
-        }
+        end(&mut client, requests, &mut of_messages).with_context(|| format!("round {round}"))?;
         time += start.elapsed();
         for (group, call) in groups.iter().zip(&calls) {
             verified += verify(args, group, round, call)?;
@@ -211,6 +202,17 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
         client.release(receive)?;
     }
     client.close()?;
+    Ok(())
+}
+
+/// Waits for all calls of a round. The requests of messages have their lengths then.
+fn end(client: &mut Client, calls: Vec<Request>, messages: &mut [Request]) -> Result<()> {
+    for call in calls {
+        client.wait(call)?;
+    }
+    for message in messages {
+        client.wait_for(message)?;
+    }
     Ok(())
 }
 

@@ -447,24 +447,22 @@ impl Ledger {
             };
             match seat {
                 Seat::Present(participant) => {
-                    let mut push = |to, length| {
-                        self.ready.push(Batch {
-                            offer: placing.id,
-                            part: index,
-                            count: 1,
-                            local,
-                            call: placing.incoming.call,
-                            from: block.offset,
-                            to,
-                            stride: 0,
-                            length,
-                        });
+                    let batch = |to, length| Batch {
+                        offer: placing.id,
+                        part: index,
+                        count: 1,
+                        local,
+                        call: placing.incoming.call,
+                        from: block.offset,
+                        to,
+                        stride: 0,
+                        length,
                     };
                     let place = participant.slots.take(source.rank, block.length);
                     if let Ok(to) = place
                         && block.length >= direct_min
                     {
-                        push(to, block.length);
+                        self.ready.push(batch(to, block.length));
                         continue;
                     }
                     let meeting = Meeting {
@@ -477,7 +475,7 @@ impl Ledger {
                         direct_min,
                     };
                     if let Some((to, length)) = meeting.deliver(participant, place)? {
-                        push(to, length);
+                        self.ready.push(batch(to, length));
                         continue;
                     }
                     placing.incoming.left -= 1;
