@@ -253,15 +253,14 @@ static int agree(MPI_Comm comm, int is_distributed, int rc)
 
 static int type_of(struct side *side, const void *buffer, MPI_Datatype type, MPI_Aint *extent)
 {
-    int integers, addresses, types, combiner, rc;
     MPI_Aint low;
+    int rc;
 
     side->buffer = (char *)(uintptr_t)buffer;
     side->type = type;
     rc = PMPI_Type_get_extent(type, &low, extent);
     rc = rc ? rc : PMPI_Type_size_x(type, &side->size);
-    rc = rc ? rc : PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
-    side->is_plain = !rc && combiner == MPI_COMBINER_NAMED && low == 0 && side->size == (MPI_Count)*extent;
+    side->is_plain = !rc && low == 0 && side->size == (MPI_Count)*extent && is_named(type);
     return rc;
 }
 

@@ -59,6 +59,9 @@ HIDDEN int exchange_ended(uint64_t request, uint64_t serial);
 HIDDEN int look_at_messages(int count, const MPI_Request *requests, int must_end);
 HIDDEN void rest_for_messages(int count, const MPI_Request *requests);
 
+/* Whether a type is predefined. */
+HIDDEN int is_named(MPI_Datatype type);
+
 /* Requests whose messages have failed, which the program has not been told; and the error of one, or MPI_SUCCESS. `comm` gets the
  * communicator for its error handler, or MPI_COMM_NULL if that has been called. */
 HIDDEN extern atomic_long failures;

@@ -375,7 +375,7 @@ static int envelope(MPI_Datatype type, int *integers, int *addresses, int *types
     return rc || large ? MPI_ERR_TYPE : PMPI_Type_get_envelope(type, integers, addresses, types, combiner);
 }
 
-static int is_named(MPI_Datatype type)
+HIDDEN int is_named(MPI_Datatype type)
 {
     int integers, addresses, types, combiner;
 

@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
             verified(world, ("xgvmi", 1), None, ("reduce_ranks", "24"))
         }),
         // Eight service processes form a tree for short vectors.
-        Case::new("offload_known_sums_of_many_nodes", |world| {
+        Case::new("offload_sums_of_many_nodes", |world| {
             apart(world, "xgvmi", 4, ("reduce_ranks", "8"))
         }),
         Case::new("offload_sums_under_the_adversary", |world| {

@@ -356,7 +356,7 @@ fn hostile_volume(world: &World) -> Result<()> {
             ("another slot of its own", |frame| add(frame, (1, 2), 64)),
             ("a wrong checksum", |frame| add(frame, (1, 14), 1)),
             ("a slot that the target has not", |frame| {
-                frame[HEAD + 2..HEAD + 4].copy_from_slice(&8u16.to_le_bytes());
+                frame[HEAD + 2..HEAD + 4].copy_from_slice(&16u16.to_le_bytes());
             }),
         ],
     )

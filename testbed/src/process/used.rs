@@ -108,7 +108,7 @@ mod tests {
         assert!(used().saturating_sub(before) >= of_other);
         // A group that is dropped counts as well.
         let before = used();
-        let mut group = Group::spawn(&mut counts()).unwrap();
+        let group = Group::spawn(&mut counts()).unwrap();
         let id = group.id();
         let stat = || std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         assert!(wait_until(PATIENCE, || stat().contains(") Z ")));

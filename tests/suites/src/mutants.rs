@@ -157,10 +157,10 @@ const STARTED: (&str, &str) = (
     "if early || done > 0 {\n            self.delivered(id, if early { count } else { done });",
 );
 const REAPED: (&str, &str) = (
-    "if Flight::lane(tag) == lane {\n                count += 1;",
+    "if Flight::lane(tag) == lane {\n                count += more;",
     "if Flight::of(tag).batch == u32::MAX {\n                continue;
             }
-            if Flight::lane(tag) == lane {\n                count += 1;",
+            if Flight::lane(tag) == lane {\n                count += more;",
 );
 
 /// The copy of the sources and its build.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use xgvmi_verbs::{Adapter, Reads, Shown, Slot};
 
 /// Slots of each side.
-pub(super) const SLOTS: u16 = 8;
+pub(super) const SLOTS: u16 = 16;
 /// Bytes of a slot: the longest call or answer, with its numbers.
 pub(super) const SLOT_BYTES: usize = RECORD_MAX.next_multiple_of(4096) + (28 << 10);
 /// What is shorter travels in its frame: a read by RDMA costs more than a copy of it.
