@@ -450,7 +450,8 @@ static void *mixed(void *argument)
 	return argument;
 }
 
-/* Messages and collectives between two groups: they go by the MPI. */
+/* Messages and collectives between two groups: they go by the MPI. MPICH tells UCC that the process has one thread, whatever thread
+ * level the program has, so a collective corrupts UCC's queue while another thread is in the MPI. */
 static void *by_groups(void *argument)
 {
 	int size, me, round;
@@ -472,10 +473,14 @@ static void *by_groups(void *argument)
 			free(from);
 			free(to);
 		}
+#ifndef MPICH_VERSION
 		MPI_Allreduce(&mine, &sum, 1, MPI_LONG, MPI_SUM, between);
 		mine = rank < 2 ? (long)ranks * (ranks - 1) / 2 - 1 : 1;
 		if (sum != mine)
 			fail("the other group has sum %ld, not %ld", sum, mine);
+#else
+		(void)mine, (void)sum;
+#endif
 	}
 	return argument;
 }
