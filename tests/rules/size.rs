@@ -16,14 +16,14 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 ///
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 28_560),
+    (&["tools/", "testbed/"], 28_570),
     (&["bf-emu/"], 49_530),
     (&["bindings/"], 2_700),
     (&["clients/"], 17_200),
     (&["cli/"], 4_500),
     (&["doca/"], 40_950),
     (&["osu-bench/"], 4_100),
-    (&["services/"], 56_210),
+    (&["services/"], 56_300),
     (&["shared/"], 10_880),
     (&["ucx-sys/"], 560),
     (&["uct-plugin/"], 13_270),

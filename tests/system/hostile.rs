@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u32 = 16;
+pub(crate) const VERSION: u32 = 17;
 
 /// Class of a program's frame, and of the frames of the handshake.
 const DATA: u8 = 0;

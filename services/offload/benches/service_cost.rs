@@ -5,7 +5,7 @@
 //! service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS
 //! service_cost connect RANKS SERVICES_PER_NODE
 //! service_cost connect-one RANKS NODES
-//! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-1m ROUNDS
+//! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-64k|allreduce-1m ROUNDS
 //! service_cost several RANKS NODES alltoall|halo|broadcast|barrier|allreduce SERVICES_PER_NODE
 //! service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS
 //! service_cost reduce f32|f64|f16|bf16|i32|i64 MEMBERS BYTES ROUNDS
@@ -128,7 +128,8 @@ fn pattern_of(name: &str) -> Option<scale::Pattern> {
         "broadcast" => scale::Pattern::Broadcast,
         "barrier" => scale::Pattern::Barrier,
         "allreduce" => scale::Pattern::Allreduce,
-        "allreduce-1m" => scale::Pattern::Vector,
+        "allreduce-64k" => scale::Pattern::Vector(64 << 10),
+        "allreduce-1m" => scale::Pattern::Vector(1 << 20),
         "gather" => scale::Pattern::Gather,
         "scatter" => scale::Pattern::Scatter,
         _ => return None,
@@ -330,7 +331,7 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, \
-         service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-1m ROUNDS, \
+         service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce|allreduce-64k|allreduce-1m ROUNDS, \
          or service_cost several with SERVICES_PER_NODE in place of ROUNDS, \
          or service_cost tree RANKS NODES broadcast|gather|scatter RADIX SENDS, \
          or service_cost reduce f32|f64|f16|bf16|i32|i64 MEMBERS BYTES ROUNDS, or service_cost copy BYTES ROUNDS"

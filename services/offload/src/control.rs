@@ -15,7 +15,7 @@ use xgvmi_daemon::{Protocol, printable};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
-pub const PROTOCOL: u32 = 16;
+pub const PROTOCOL: u32 = 17;
 
 /// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {

@@ -236,6 +236,7 @@ mod tests {
                 "halo" => nodes_beside(ranks, nodes) * between(services.ranks),
                 "broadcast" | "barrier" => 2 * Tree::new(members).below,
                 "allreduce" => Windows::new(8, members).messages,
+                "allreduce-64k" => Windows::new(64 << 10, members).messages,
                 "allreduce-1m" => Windows::new(1 << 20, members).messages,
                 other => panic!("the model has no {other}"),
             };

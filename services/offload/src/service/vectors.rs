@@ -198,8 +198,9 @@ pub(super) struct Vector<T: Transport> {
     /// The members at this SP, if this rank stands for them.
     pub(super) ours: Vec<u32>,
     pub(super) goal: Goal,
-    /// Address of the send buffer in the rank's address space.
+    /// Addresses of the send buffer and of the receive buffer in the rank's address space.
     pub(super) base: u64,
+    pub(super) receive_base: u64,
     /// `None` in place.
     pub(super) send: Option<Lent<T>>,
     pub(super) receive: Option<Lent<T>>,
@@ -323,6 +324,16 @@ impl<T: Transport> Vector<T> {
     /// Whether this rank stands for the members at its SP.
     pub(super) fn stands(&self) -> bool {
         self.group().first == self.rank
+    }
+
+    /// Whether it goes along a tree by reads, as it is not short.
+    pub(super) fn climbs_long(&self) -> bool {
+        self.climbs && self.short.is_none()
+    }
+
+    /// Number of vectors that an SP reduces at a step of a tree: its own, and those of the SPs below.
+    pub(super) fn with_below(&self) -> usize {
+        self.tree().below(self.place).count() + 1
     }
 
     /// The part of the result that is for this rank, of a short vector.

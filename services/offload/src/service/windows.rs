@@ -17,6 +17,10 @@ pub const WINDOWS_AT_ONCE: u32 = 2;
 /// Number of SPs from which a short vector takes a tree: with fewer, one that hears of all others is sooner done.
 const TREE_FROM: u64 = 8;
 
+/// Bytes that a vector on a tree may have for each SP. Along the tree it is reduced as often as there are levels; an owner reduces
+/// [`SEGMENT_MIN`] of each SP, and has messages with each.
+const TREE_MAX_EACH: u64 = 512;
+
 /// Maximum length of a vector. It is beyond any address space, and it keeps all products below 2^64.
 const VECTOR_MAX: u64 = 1 << 47;
 
@@ -93,9 +97,20 @@ impl Division {
         self.windows
     }
 
-    /// Whether the SPs reduce the vector along a tree: it is short, and they are many.
+    /// Whether the SPs reduce the vector along a tree: it is short for so many of them.
     pub fn is_tree(&self, direct_min: u64) -> bool {
-        (1..direct_min).contains(&self.length()) && self.members >= TREE_FROM
+        let most = (self.members * TREE_MAX_EACH).min(WINDOW_MAX);
+        let most = most.max(direct_min.saturating_sub(1));
+        (1..=most).contains(&self.length()) && self.members >= TREE_FROM
+    }
+
+    /// The same vector as one window, which one member reduces.
+    pub fn undivided(self) -> Self {
+        Self {
+            least: self.elements.max(1),
+            windows: 1,
+            ..self
+        }
     }
 
     /// A window.

@@ -57,12 +57,22 @@ pub enum Pattern {
     Barrier,
     /// Every rank gets the sum of a number of each.
     Allreduce,
-    /// Every rank gets the sum of a vector of 1 MiB of each.
-    Vector,
+    /// Every rank gets the sum of a vector of so many bytes of each, which services read.
+    Vector(u64),
     /// Every rank sends a block to rank 0.
     Gather,
     /// Rank 0 sends a block to every rank.
     Scatter,
+}
+
+impl Pattern {
+    /// Length of the vectors that services read.
+    fn vector(self) -> Option<u64> {
+        match self {
+            Self::Vector(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
 }
 
 /// A job with one service per node.
@@ -253,7 +263,7 @@ impl Transport for Wire {
     }
 
     fn read(&self, (): &mut (), range: Range<'_, Self>, _: u64) -> Result<bool> {
-        if self.plan.pattern != Pattern::Vector {
+        if self.plan.pattern.vector().is_none() {
             return Err(failed("a block of 8 bytes is read by the device"));
         }
         self.blocks.set(self.blocks.get() + 1);
@@ -327,7 +337,7 @@ impl Wire {
             .set(longest.max(TOKEN + data.len() as u64 - of_program));
         self.completed.set(self.completed.get() + 1);
         self.tallies.borrow_mut()[self.acting.get() as usize].of_ranks += 1;
-        if self.plan.pattern == Pattern::Vector {
+        if self.plan.pattern.vector().is_some() {
             self.vectors.is_complete(rank);
             return Ok(());
         }
@@ -401,7 +411,7 @@ fn sends(plan: &Plan, rank: u32) -> Box<dyn Iterator<Item = u32>> {
         Pattern::Broadcast if rank == 0 => Box::new(std::iter::once(0)),
         Pattern::Allreduce | Pattern::Gather => Box::new(std::iter::once(0)),
         Pattern::Scatter if rank == 0 => Box::new(0..plan.ranks),
-        Pattern::Broadcast | Pattern::Barrier | Pattern::Scatter | Pattern::Vector => {
+        Pattern::Broadcast | Pattern::Barrier | Pattern::Scatter | Pattern::Vector(_) => {
             Box::new(std::iter::empty())
         }
     }
@@ -427,9 +437,9 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
         short.extend(content(rank, if is_same { 0 } else { to }).to_le_bytes());
     }
     let payload = short.len() as u64;
-    if matches!(plan.pattern, Pattern::Allreduce | Pattern::Vector) {
-        let is_long = plan.pattern == Pattern::Vector;
-        let buffer = |slot| is_long.then(|| vector::buffer(rank, slot));
+    if matches!(plan.pattern, Pattern::Allreduce | Pattern::Vector(_)) {
+        let bytes = plan.pattern.vector();
+        let buffer = |slot| bytes.map(|bytes| vector::buffer(rank, slot, bytes));
         let reduce = HostReduce {
             whole: 0,
             collective: COLLECTIVE,
@@ -437,7 +447,7 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
             reduction: Reduction::new(Element::U64, Operation::Sum).expect("defined"),
             turn: Some(0),
             open: 0,
-            length: if is_long { vector::BYTES } else { BLOCK },
+            length: bytes.unwrap_or(BLOCK),
             members: (0..plan.ranks).collect(),
             target: Target::All,
             send_memory: buffer(0),
@@ -514,7 +524,7 @@ impl Messages {
         };
         let mut data = data.clone();
         data[RANK_AT..RANK_AT + 4].copy_from_slice(&rank.to_le_bytes());
-        if self.plan.pattern == Pattern::Vector {
+        if self.plan.pattern.vector().is_some() {
             vector::name(&mut data, rank);
         }
         let at = data.len() - usize::try_from(*payload).expect("in memory");
@@ -647,7 +657,7 @@ fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
             mover.act(wire)?;
             pass(wire, &mut movers)?;
             let is_last = layout.service_of.get(rank as usize + 1) != Some(&of);
-            if plan.pattern == Pattern::Vector && is_last {
+            if plan.pattern.vector().is_some() && is_last {
                 // What all services keep for the next call would not fit.
                 wire.acting.set(of);
                 movers[of as usize].drop_free(wire)?;

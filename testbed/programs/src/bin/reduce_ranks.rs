@@ -15,8 +15,9 @@ use anyhow::{Context as _, Result, ensure};
 use xgvmi_offload::{Client, CommunicatorId, Element, Memory, Operation, Reduction};
 use xgvmi_ucp::buffer::Buffer;
 
-/// Elements of a vector: one segment per service process, several windows, and one that travels in messages.
-const LENGTHS: [usize; 3] = [2_500, 300_000, 60];
+/// Elements of a vector: one segment per service process, several windows, one that travels in messages, and one that is read and
+/// that eight service processes reduce along a tree.
+const LENGTHS: [usize; 4] = [2_500, 300_000, 60, 500];
 const ELEMENT: usize = 8;
 
 /// An element of a rank's vector. The former round's values are elsewhere in each vector.
@@ -32,7 +33,7 @@ fn call(
     reduction: Reduction,
     (send, receive): (&mut Buffer, &mut Buffer),
 ) -> Result<usize> {
-    let elements = LENGTHS[[0, 2, 2, 1][round as usize % 4]];
+    let elements = LENGTHS[[0, 2, 3, 1, 2, 3][round as usize % 6]];
     let length = elements * ELEMENT;
     let is_in_place = round % 2 == 1;
     let own = if is_in_place {
@@ -74,7 +75,7 @@ fn others(
     reduction: Reduction,
     (send, receive): (&mut Buffer, &mut Buffer),
 ) -> Result<usize> {
-    let elements = LENGTHS[[2, 1, 0, 2][round as usize % 4]];
+    let elements = LENGTHS[[3, 1, 0, 2][round as usize % 4]];
     let length = elements * ELEMENT;
     let root = (round % size) as usize;
     for (at, word) in (0..).zip(send.as_mut_slice()[..length].chunks_exact_mut(ELEMENT)) {

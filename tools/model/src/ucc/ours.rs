@@ -139,7 +139,10 @@ pub(super) fn allreduce(config: &Config, table: &CostTable) -> Offloaded {
     let Windows { count, owned, .. } = windows;
     let (members, ranks, sps) = (services.members, services.ranks, real(services.of_node));
     if windows.is_tree {
-        return whole(config, table, short_reduction(config, &services), &[]);
+        let buffers = [bytes, bytes];
+        let is_short = windows.bytes < figures::DIRECT_LENGTH;
+        let buffers = &buffers[if is_short { 2 } else { 0 }..];
+        return whole(config, table, along_a_tree(config, &services), buffers);
     }
     let (window, segment) = (windows.bytes, windows.segment);
     // An SP with one rank has nothing to reduce before the others.
@@ -175,22 +178,27 @@ pub(super) fn allreduce(config: &Config, table: &CostTable) -> Offloaded {
     whole(config, table, load, &[bytes, bytes])
 }
 
-/// A short allreduce: the vectors travel up a tree of the SPs in messages, and the result down.
-fn short_reduction(config: &Config, services: &Services) -> Load {
-    let bytes = config.block_bytes;
+/// An allreduce along a tree of the SPs: the vectors travel up, and the result down; a short one in messages.
+fn along_a_tree(config: &Config, services: &Services) -> Load {
+    let bytes = config.block_bytes.div_ceil(services.lanes);
     let work = Work::of(config);
     let Tree { levels, below } = Tree::new(services.members);
     let (ranks, link) = (real(services.ranks), config.on_the_wire_ns(bytes));
     let factor = config.assumptions.software_factor;
-    let reduced = real(services.ranks - 1 + below) * real(bytes);
-    let core = (4.0 * real(below) + 2.0 * ranks) * work.end + reduce_ns(config, reduced) * factor;
-    let level = 2.0 * work.end + message_ns(config) + link;
+    let reduce = |vectors: f64| reduce_ns(config, vectors * real(bytes)) * factor;
+    let is_read = bytes >= figures::DIRECT_LENGTH;
+    let read = |of: f64| if is_read { of } else { 0.0 };
+    let core = (4.0 * real(below) + 2.0 * ranks) * work.end
+        + read((2.0 * ranks + real(below)) * work.block)
+        + reduce(ranks - 1.0 + real(below));
+    let level = 2.0 * work.end + message_ns(config) + link + read(work.block + read_ns(config));
+    let own = read(real(Software::UCX.fetch_ns) + ranks * (work.block + 2.0 * link));
     Load {
         port: 2.0 * real(below) * link,
-        local: 0.0,
+        local: read(real(services.of_node) * 2.0 * ranks * link),
         core,
         // The SP at the end of the tree has its ranks' messages before and after the levels.
-        chain: 2.0 * ranks * work.end + 2.0 * real(levels) * level,
+        chain: 2.0 * ranks * work.end + own + real(levels) * (2.0 * level + reduce(1.0)),
     }
 }
 

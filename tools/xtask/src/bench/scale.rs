@@ -37,7 +37,15 @@ fn default_sends(radix: u32) -> u32 {
 }
 const TREES: [&str; 3] = ["broadcast", "gather", "scatter"];
 
-const COLLECTIVES: [&str; 6] = [DENSE, "halo", "broadcast", "barrier", "allreduce", LONG];
+const COLLECTIVES: [&str; 7] = [
+    DENSE,
+    "halo",
+    "broadcast",
+    "barrier",
+    "allreduce",
+    "allreduce-64k",
+    LONG,
+];
 /// An allreduce of 1 MiB, in which a block is what a service reads at once.
 const LONG: &str = "allreduce-1m";
 

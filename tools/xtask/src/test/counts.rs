@@ -56,12 +56,13 @@ const CONNECT_GROWTH_MAX: f64 = 1.5;
 
 /// Collectives of 16,384 ranks on 512 nodes, with the most bytes per rank, the most messages of a service, and the most
 /// memory of a rank, which in an alltoall has its data twice, 8 bytes for each member.
-const SCALE: [(&str, f64, f64, f64); 6] = [
+const SCALE: [(&str, f64, f64, f64); 7] = [
     ("alltoall", 2048.0, 2048.0, 2.2 * 8.0 * 16_384.0),
     ("halo", 1024.0, 64.0, 2048.0),
     ("broadcast", 1024.0, 20.0, 1024.0),
     ("barrier", 1024.0, 18.0, 1024.0),
     ("allreduce", 1024.0, 36.0, 1024.0),
+    ("allreduce-64k", 1024.0, 36.0, 1024.0),
     ("allreduce-1m", 4096.0, 3220.0, 1024.0),
 ];
 const SCALE_MEMORY_MAX: f64 = (64 << 20) as f64 + 32.0 * 2048.0;

@@ -75,6 +75,17 @@ impl<T: Transport> Mover<T> {
         let (send, receive) =
             self.import_both(transport, rank, entry.send_memory, entry.receive_memory)?;
         packed(transport, send.as_ref().or(receive.as_ref()))?;
+        // Each member gets another range of a long vector, straight from its owner.
+        let climbs = division.is_tree(self.limits.direct_min)
+            && (is_short || !matches!(goal, Goal::Ranges(_)));
+        let division = match climbs {
+            true => division.undivided(),
+            false => division,
+        };
+        if climbs && !is_short {
+            // Ranks below read from there.
+            packed(transport, receive.as_ref())?;
+        }
         let bytes = VECTOR_HELD + size_of_val(&groups[..]) + goal.bytes() + entry.short.len();
         let vector = Vector {
             collective,
@@ -85,13 +96,14 @@ impl<T: Transport> Mover<T> {
             whole: entry.whole,
             // A job has fewer than 2^16 ranks.
             members: u32::try_from(entry.members.len()).unwrap_or(u32::MAX),
-            climbs: division.is_tree(self.limits.direct_min),
+            climbs,
             radix: self.limits.radix.of_broadcast(),
             groups,
             place,
             ours,
             goal,
             base: from.map_or(0, |export| export.address),
+            receive_base: entry.receive_memory.map_or(0, |export| export.address),
             send,
             receive,
             short: is_short.then(|| entry.short.to_vec()),
@@ -148,9 +160,10 @@ impl<T: Transport> Mover<T> {
         {
             let index = vector.begun;
             vector.begun += 1;
-            match vector.group().count {
-                1 => self.reduce_with_others(transport, &mut vector, index)?,
-                _ => self.gather_own(transport, &vector, index)?,
+            // In a tree, SPs read long vectors from other SPs' memory.
+            match vector.group().count == 1 && !vector.climbs_long() {
+                true => self.reduce_with_others(transport, &mut vector, index)?,
+                false => self.gather_own(transport, &vector, index)?,
             }
         }
         self.keep_first(line, vector);
@@ -226,7 +239,7 @@ impl<T: Transport> Mover<T> {
         self.enter_staged(transport, vector, (index, Phase::Scatter), sides, buffers)
     }
 
-    /// Enters a step that gets its blocks in memory of this SP.
+    /// Enters a step that gets its blocks in memory of this SP, in a tree behind the SP's own vector.
     fn enter_staged(
         &mut self,
         transport: &T,
@@ -236,9 +249,10 @@ impl<T: Transport> Mover<T> {
         buffers: Buffers<'_>,
     ) -> Result<()> {
         let (sends, receives) = (wide(&sends), wide(&receives));
+        let end = |record: &Wide| record.block().offset + record.block().length;
         let length = match vector.short {
             Some(_) => 0,
-            None => receives.iter().map(|record| record.block().length).sum(),
+            None => receives.iter().map(end).max().unwrap_or(0),
         };
         let staged = match length {
             0 => None,
@@ -252,7 +266,7 @@ impl<T: Transport> Mover<T> {
         };
         let together = match phase {
             Phase::Own => vector.group().count,
-            Phase::Scatter | Phase::Gather => 1,
+            Phase::Scatter | Phase::Gather => u32::from(!vector.climbs),
         };
         self.agree(vector.step(index, phase), vector.whole)?;
         let place = self.enter(
@@ -418,9 +432,13 @@ impl<T: Transport> Mover<T> {
         let line = self.reducing.line_of(local, collective);
         let mut vector = self.vector_of(line, collective)?;
         let (index, phase) = Phase::of(collective.step);
+        let is_own = phase == Phase::Own;
+        // In a tree it is the number of a level.
+        let index = if vector.climbs { 0 } else { index };
         let window = vector.division.window(index);
         let (length, count) = match phase {
             Phase::Own => (window.length(), vector.ours.len()),
+            _ if vector.climbs => (window.length(), vector.with_below()),
             Phase::Scatter | Phase::Gather => {
                 let mine = window.segment(vector.place).ok_or_else(lost)?;
                 (mine.length, vector.groups.len())
@@ -429,8 +447,16 @@ impl<T: Transport> Mover<T> {
         let bytes = usize::try_from(length).map_err(|_| failed("a segment is too long"))?;
         let all = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
         let all = all.get_mut(..bytes * count).ok_or_else(lost)?;
-        let result = vector.fold(all, bytes, phase == Phase::Scatter);
         let segments = &mut self.reducing.segments;
+        if vector.climbs && !is_own {
+            let mut sum = take_of(&mut vector.sums, index).ok_or_else(lost)?;
+            let own = transport.bytes(&mut sum.memory);
+            let own = own.and_then(|own| own.get(..bytes)).ok_or_else(lost)?;
+            all[..bytes].copy_from_slice(own);
+            segments.put_back(sum);
+        }
+        let is_last = !is_own && (!vector.climbs || vector.place == 0);
+        let result = vector.fold(all, bytes, is_last);
         let mut kept = segments.result(transport, length);
         if kept.is_none() && self.imports.drop_idle(transport)? {
             kept = segments.result(transport, length);
@@ -445,9 +471,9 @@ impl<T: Transport> Mover<T> {
             // The device is full: the result stays at the beginning of the window.
             None => (segments.keep_as_result(staged), None),
         };
-        let of = match phase {
-            Phase::Own => &mut vector.sums,
-            Phase::Scatter | Phase::Gather => &mut vector.results,
+        let of = match is_last {
+            false => &mut vector.sums,
+            true => &mut vector.results,
         };
         of.push((index, kept));
         self.keep_first(line, vector);

@@ -76,6 +76,24 @@ fn one_service_alone_is_as_one_of_all() {
     assert_eq!(all.messages, alone.messages);
 }
 
+/// It travels along a tree of the services, whose first one hears of as many as there are levels.
+#[test]
+fn a_vector_of_many_services_takes_a_tree() {
+    for (ranks, nodes, bytes, levels) in [(256, 64, 32 << 10, 6), (512, 512, 256 << 10, 9)] {
+        let plan = Plan {
+            ranks,
+            nodes,
+            pattern: Pattern::Vector(bytes),
+            rounds: 1,
+        };
+        let sum = run(&plan, Memory::NONE).expect("carried out");
+        assert_eq!(sum.messages, 4 * levels, "{sum:?}");
+        // Its own ranks' vectors, those of the services below, and two sums. A buffer has a power of two.
+        let held = bytes as usize * ((ranks / nodes) as usize + levels as usize + 3);
+        assert!(sum.memory_per_service <= 2 * held, "{sum:?}");
+    }
+}
+
 /// The result is compared where it arrives. Each service reads the vectors of its own ranks, and a segment of each service's sum; it
 /// holds two windows of its ranks at most, and a segment of all services for each.
 #[test]
@@ -84,7 +102,7 @@ fn a_long_vector_is_reduced_in_the_nodes_and_then_by_all_services() {
         let plan = Plan {
             ranks,
             nodes,
-            pattern: Pattern::Vector,
+            pattern: Pattern::Vector(1 << 20),
             rounds: 1,
         };
         let sum = run(&plan, Memory::NONE).expect("carried out");

@@ -4,8 +4,7 @@
 use super::*;
 use crate::wire::{Export, Name};
 
-/// Length of a vector of 64-bit numbers.
-pub(super) const BYTES: u64 = 1 << 20;
+/// Length of an element, which is a number of 64 bits.
 const ELEMENT: u64 = 8;
 
 /// Address of the send buffer of rank 0; memory of this process is below. A rank has 2 x 2^32 addresses.
@@ -52,6 +51,8 @@ struct Got {
 /// The vectors of a job.
 #[derive(Debug)]
 pub(super) struct Vectors {
+    /// Length of a rank's vector.
+    bytes: u64,
     /// Element 0 of the result, and the difference of its neighbouring elements.
     sum: [u64; 2],
     got: RefCell<Vec<Got>>,
@@ -66,11 +67,13 @@ impl Vectors {
     pub(super) fn new(plan: &Plan, services: u32) -> Self {
         let ranks = 0..plan.ranks;
         let first = ranks.fold(0, |sum: u64, rank| sum.wrapping_add(content(rank, 0)));
+        let bytes = plan.pattern.vector();
         Self {
+            bytes: bytes.unwrap_or(0),
             sum: [first, STEP.wrapping_mul(plan.ranks.into())],
-            got: RefCell::new(match plan.pattern {
-                Pattern::Vector => vec![Got::default(); plan.ranks as usize],
-                _ => Vec::new(),
+            got: RefCell::new(match bytes {
+                Some(_) => vec![Got::default(); plan.ranks as usize],
+                None => Vec::new(),
             }),
             now: RefCell::new(vec![0; services as usize]),
             all: Cell::new(0),
@@ -112,7 +115,7 @@ impl Vectors {
     pub(super) fn read(&self, from: u64, to: u64, length: usize) {
         assert_eq!(length as u64 % ELEMENT, 0);
         let result = |element: u64| self.sum[0].wrapping_add(element.wrapping_mul(self.sum[1]));
-        match (of_rank(from), of_rank(to)) {
+        match (self.of_rank(from), self.of_rank(to)) {
             (None, None) => {
                 assert!(to.abs_diff(from) >= length as u64, "two memories");
                 memory(to, length).copy_from_slice(memory(from, length));
@@ -150,23 +153,23 @@ impl Vectors {
 
     /// A rank's call is complete: it has got each element once.
     pub(super) fn is_complete(&self, rank: u32) {
-        let count = BYTES / ELEMENT;
+        let count = self.bytes / ELEMENT;
         let expect = Got {
-            bytes: BYTES,
+            bytes: self.bytes,
             elements: count * (count - 1) / 2,
         };
         let got = &mut self.got.borrow_mut()[rank as usize];
         assert_eq!(std::mem::take(got), expect, "rank {rank}");
     }
-}
 
-/// Rank, buffer and element of an address; `None` in a service's memory.
-fn of_rank(address: u64) -> Option<(u32, u64, u64)> {
-    let at = address.checked_sub(RANKS_FROM)?;
-    let rank = u32::try_from(at >> RANK_SHIFT).expect("a rank");
-    let offset = at & ((1 << BUFFER_SHIFT) - 1);
-    assert!(offset < BYTES && offset.is_multiple_of(ELEMENT));
-    Some((rank, at >> BUFFER_SHIFT & 1, offset / ELEMENT))
+    /// Rank, buffer and element of an address; `None` in a service's memory.
+    fn of_rank(&self, address: u64) -> Option<(u32, u64, u64)> {
+        let at = address.checked_sub(RANKS_FROM)?;
+        let rank = u32::try_from(at >> RANK_SHIFT).expect("a rank");
+        let offset = at & ((1 << BUFFER_SHIFT) - 1);
+        assert!(offset < self.bytes && offset.is_multiple_of(ELEMENT));
+        Some((rank, at >> BUFFER_SHIFT & 1, offset / ELEMENT))
+    }
 }
 
 fn address(rank: u32, slot: u32) -> u64 {
@@ -174,10 +177,10 @@ fn address(rank: u32, slot: u32) -> u64 {
 }
 
 /// A rank's buffer: 0 for sending, 1 for receiving.
-pub(super) fn buffer(rank: u32, slot: u32) -> Export {
+pub(super) fn buffer(rank: u32, slot: u32, length: u64) -> Export {
     Export {
         address: address(rank, slot),
-        length: BYTES,
+        length,
         packed: vec![1; KEY_BYTES],
         name: Some(Name {
             slot,

@@ -53,6 +53,14 @@ struct Read {
     is_over: Cell<bool>,
 }
 
+impl Read {
+    fn end(&self) {
+        let data = at(self.from, self.length).to_vec();
+        at(self.to, self.length).copy_from_slice(&data);
+        self.is_over.set(true);
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Rank(u32),
@@ -218,8 +226,12 @@ impl Job {
                 count[at] += self.machine.messages.borrow().len() - before;
             }
             let messages = self.machine.messages.take();
-            if messages.is_empty() {
+            let reads = self.machine.reads.take();
+            if messages.is_empty() && reads.is_empty() {
                 return count.into_iter().max().expect("services");
+            }
+            for read in reads {
+                read.end();
             }
             for (to, kind, token, data) in messages {
                 count[to as usize] += 1;
@@ -283,9 +295,7 @@ impl Job {
             }
             let read = self.machine.reads.borrow_mut().pop();
             if let Some(read) = read {
-                let data = at(read.from, read.length).to_vec();
-                at(read.to, read.length).copy_from_slice(&data);
-                read.is_over.set(true);
+                read.end();
             } else if self.machine.messages.borrow().is_empty() {
                 let mut moved = false;
                 for mover in &mut self.movers {

@@ -8,7 +8,7 @@ use xgvmi_daemon::FRAME_MAX;
 
 // The frames of this file, as bytes, have it.
 const _: () = assert!(
-    crate::PROTOCOL == 0x10,
+    crate::PROTOCOL == 0x11,
     "change the frames, and VERSION in tests/system/hostile.rs"
 );
 
@@ -276,24 +276,24 @@ pub(super) const WRONG_TABLES: &[Way] = &[
     ),
     (
         "third_party_with_a_long_frame",
-        |s, job| pointed(s, job, b"xgsp\x10\0\0\0\0\0\0\x01\0"),
+        |s, job| pointed(s, job, b"xgsp\x11\0\0\0\0\0\0\x01\0"),
         "a frame of 16777216 bytes; the most is 4096",
     ),
     (
         "third_party_that_says_ready",
-        |s, job| pointed(s, job, b"xgsp\x10\0\0\0\x02\0\0\0\0\x07"),
+        |s, job| pointed(s, job, b"xgsp\x11\0\0\0\x02\0\0\0\0\x07"),
         "READY is not expected now",
     ),
     (
         "third_party_that_forges_a_log",
-        |s, job| pointed(s, job, b"xgsp\x10\0\0\0\x0a\0\0\0\x04no\n\x1b[2Jxy"),
+        |s, job| pointed(s, job, b"xgsp\x11\0\0\0\x0a\0\0\0\x04no\n\x1b[2Jxy"),
         "service 0 ",
     ),
     (
         "third_party_that_accepts_twice",
         |s, job| {
-            const TWICE: &[u8] = b"xgsp\x10\0\0\0\x12\0\0\0\0\x060123456789abcdef\
-                xgsp\x10\0\0\0\x12\0\0\0\0\x060123456789abcdef";
+            const TWICE: &[u8] = b"xgsp\x11\0\0\0\x12\0\0\0\0\x060123456789abcdef\
+                xgsp\x11\0\0\0\x12\0\0\0\0\x060123456789abcdef";
             pointed(s, job, TWICE)
         },
         "a second PEER_WELCOME",

@@ -14,6 +14,15 @@ fn places(draw: &mut Rng, services: u32) -> Vec<u32> {
     places
 }
 
+/// The same vector in the message.
+fn short(mut message: HostReduce) -> HostReduce {
+    let sent = message.send_memory.take().expect("given").address;
+    message.receive_memory = None;
+    let length = usize::try_from(message.length).expect("short");
+    message.short = at(sent, length).to_vec();
+    message
+}
+
 /// The parts of the result, and who gets them.
 fn parts(draw: &mut Rng, size: usize, elements: usize) -> (Target, Vec<Part>) {
     match draw.u8(0..3) {
@@ -48,13 +57,41 @@ fn each_rank_gets_its_part_of_a_short_vector() {
         for radix in [0, 2, 3, 8, 64] {
             let service_of = places(&mut draw, services);
             let mut job = Job::of_radix(&service_of, radix);
-            for elements in [0, 1, 5, 127, 128] {
+            // Up to 127 elements travel in messages. The tree has up to 128 elements for each service.
+            for elements in [0, 1, 5, 127, 128, 1024, 1025, 4096] {
                 let (target, parts) = parts(&mut draw, service_of.len(), elements);
                 job.check_target(elements, &target, &parts);
             }
             nothing_is_left(&mut job);
         }
     }
+}
+
+/// Steps wait until all vectors are on offer, and then for memory.
+#[test]
+fn vectors_climb_with_little_memory() {
+    for (early_max, all_max) in [(0, 0), (0, 32 << 10), (16 << 10, 16 << 10)] {
+        let service_of = places(&mut Rng::with_seed(3), 70);
+        let mut job = Job::new(&service_of);
+        limit(&mut job, early_max, all_max);
+        for elements in [200, 1000, 4096] {
+            let parts = vec![(0, elements); service_of.len()];
+            job.check_target(elements, &Target::All, &parts);
+        }
+        nothing_is_left(&mut job);
+    }
+}
+
+/// The send buffer is the receive buffer.
+#[test]
+fn vectors_climb_in_place() {
+    let service_of = places(&mut Rng::with_seed(4), 50);
+    let members: Vec<u32> = (0..).take(service_of.len()).collect();
+    let mut job = Job::new(&service_of);
+    for elements in [200, 6400, 6401] {
+        job.check(&members, elements, true);
+    }
+    nothing_is_left(&mut job);
 }
 
 /// Outstanding calls of two communicators, one of which has a part of the ranks. The members enter in any order.
@@ -73,13 +110,18 @@ fn members_enter_in_any_order() {
             entries.extend(some.iter().map(|rank| (*rank, 1, turn)));
         }
         draw.shuffle(&mut entries);
+        let elements = *draw.choice(&[3, 200]).expect("some");
+        let mut receives = Vec::new();
         for (rank, communicator, turn) in &entries {
             let members = [&all, &some][*communicator as usize];
-            let mut message = job.vector(*rank, members, 3, (*communicator, *turn));
-            let sent = message.send_memory.take().expect("given").address;
-            message.receive_memory = None;
-            message.short = at(sent, 12).to_vec();
-            job.enter(&message);
+            let message = job.vector(*rank, members, elements, (*communicator, *turn));
+            let receive = message.receive_memory.as_ref().expect("given").address;
+            receives.push(((*rank, *communicator, *turn), receive));
+            job.enter(&if elements == 3 {
+                short(message)
+            } else {
+                message
+            });
             if draw.u8(..4) == 0 {
                 job.run();
             }
@@ -91,10 +133,13 @@ fn members_enter_in_any_order() {
             let call = fin.collective;
             let communicator = u32::try_from(call.communicator).expect("two");
             let members = [&all, &some][communicator as usize];
-            let result = allocate(12);
-            at(result, 12).copy_from_slice(&fin.bytes);
-            job.check_sum(result, members, 3, communicator + call.sequence);
-            assert!(entries.contains(&(rank, communicator, call.sequence)));
+            let entry = (rank, communicator, call.sequence);
+            let of = receives.iter().find(|(of, _)| *of == entry);
+            let (_, result) = *of.expect("an entry");
+            if elements == 3 {
+                at(result, 12).copy_from_slice(&fin.bytes);
+            }
+            job.check_sum(result, members, elements, communicator + call.sequence);
         }
         nothing_is_left(&mut job);
     }
@@ -103,22 +148,35 @@ fn members_enter_in_any_order() {
 #[test]
 fn an_average_is_divided_once() {
     let service_of: Vec<u32> = (0..20).map(|rank| rank / 2).collect();
-    let mut job = Job::new(&service_of);
     let members: Vec<u32> = (0..20).collect();
-    for rank in 0..20_u16 {
-        job.enter(&HostReduce {
-            reduction: Reduction::new(Element::F32, Operation::Average).expect("defined"),
-            send_memory: None,
-            receive_memory: None,
-            short: f32::from(rank).to_ne_bytes().to_vec(),
-            ..job.vector(rank.into(), &members, 1, (0, 0))
-        });
-    }
-    job.run();
-    let answers = job.machine.answers.take();
-    assert_eq!(answers.len(), 20);
-    for (_, fin) in answers {
-        assert_eq!(fin.bytes, 9.5_f32.to_ne_bytes());
+    for elements in [1, 130] {
+        let mut job = Job::new(&service_of);
+        let mut receives = Vec::new();
+        for rank in 0..20_u16 {
+            let message = HostReduce {
+                reduction: Reduction::new(Element::F32, Operation::Average).expect("defined"),
+                ..job.vector(rank.into(), &members, elements, (0, 0))
+            };
+            let memory = message.send_memory.as_ref().expect("given");
+            at(memory.address, elements * 4)
+                .copy_from_slice(&f32::from(rank).to_ne_bytes().repeat(elements));
+            receives.push(message.receive_memory.as_ref().expect("given").address);
+            job.enter(&if elements == 1 {
+                short(message)
+            } else {
+                message
+            });
+        }
+        job.run();
+        let answers = job.machine.answers.take();
+        assert_eq!(answers.len(), 20);
+        for (rank, fin) in answers {
+            let result = at(receives[rank as usize], elements * 4);
+            if elements == 1 {
+                result.copy_from_slice(&fin.bytes);
+            }
+            assert_eq!(result, 9.5_f32.to_ne_bytes().repeat(elements));
+        }
     }
 }
 
@@ -129,11 +187,20 @@ fn messages_grow_with_the_logarithm() {
         let service_of: Vec<u32> = (0..services).collect();
         let mut job = Job::new(&service_of);
         for rank in 0..services {
-            let mut message = job.vector(rank, &service_of, 1, (0, 0));
-            let sent = message.send_memory.take().expect("given").address;
-            message.receive_memory = None;
-            message.short = at(sent, 4).to_vec();
-            job.enter(&message);
+            job.enter(&short(job.vector(rank, &service_of, 1, (0, 0))));
+        }
+        assert_eq!(job.most_messages(), 4 * levels, "{services}");
+    }
+}
+
+/// The same with vectors that are read.
+#[test]
+fn messages_of_longer_vectors_do_too() {
+    for (services, elements, levels) in [(8_u32, 1024, 3), (64, 8192, 6), (512, 65_536, 9)] {
+        let service_of: Vec<u32> = (0..services).collect();
+        let mut job = Job::new(&service_of);
+        for rank in 0..services {
+            job.enter(&job.vector(rank, &service_of, elements, (0, 0)));
         }
         assert_eq!(job.most_messages(), 4 * levels, "{services}");
     }
@@ -143,8 +210,12 @@ fn messages_grow_with_the_logarithm() {
 #[test]
 fn short_and_long_vectors_do_not_meet() {
     let mut waiting = 0;
-    for seed in 0..200 {
+    for seed in 0..300 {
         let mut draw = Rng::with_seed(seed);
+        // In messages, by reads along the tree, and to owners.
+        let lengths = *draw
+            .choice(&[(3, 2000), (3, 1000), (1000, 2000)])
+            .expect("some");
         let service_of = places(&mut draw, 9);
         let mut job = Job::new(&service_of);
         let members: Vec<u32> = (0..).take(service_of.len()).collect();
@@ -155,12 +226,10 @@ fn short_and_long_vectors_do_not_meet() {
         let mut outcome = Ok(());
         for rank in order {
             let is_short = (rank != odd) == most_are_short;
-            let elements = if is_short { 3 } else { 1000 };
+            let elements = if is_short { lengths.0 } else { lengths.1 };
             let mut message = job.vector(rank, &members, elements, (0, 0));
-            if is_short {
-                message.send_memory = None;
-                message.receive_memory = None;
-                message.short = vec![1; 12];
+            if elements == 3 {
+                message = short(message);
             }
             let to = service_of[rank as usize] as usize;
             let entered = job.movers[to].receive(
@@ -188,5 +257,5 @@ fn short_and_long_vectors_do_not_meet() {
             "{seed}: {error}"
         );
     }
-    assert!(waiting < 20, "{waiting} of 200");
+    assert!(waiting < 30, "{waiting} of 300");
 }
