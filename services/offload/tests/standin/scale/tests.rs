@@ -89,8 +89,8 @@ fn a_vector_of_many_services_takes_a_tree() {
         let sum = run(&plan, Memory::NONE).expect("carried out");
         assert_eq!(sum.messages, 4 * levels, "{sum:?}");
         // Its own ranks' vectors, those of the services below, and two sums. A buffer has a power of two.
-        let held = bytes as usize * ((ranks / nodes) as usize + levels as usize + 3);
-        assert!(sum.memory_per_service <= 2 * held, "{sum:?}");
+        let held = bytes * (u64::from(ranks / nodes) + levels + 3);
+        assert!(sum.memory_per_service as u64 <= 2 * held, "{sum:?}");
     }
 }
 
