@@ -29,6 +29,8 @@ const SENDS_MAX: f64 = 4.0;
 const SOCKET: Duration = Duration::from_secs(1);
 /// Bytes that it is given at once.
 const PIECE: usize = 256 << 10;
+/// Rounds of what is compared by turns.
+const ROUNDS: usize = 5;
 
 /// Jobs: name, size of a request as the client and the report write it, and options of fio. What they read was written by those
 /// before. Without options the client is `storage_writes.py`.
@@ -459,7 +461,7 @@ pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)>
             verified += read;
         }
     }
-    let (socket, relay) = (carries(false)?, carries(true)?);
+    let by_turns = by_turns(world, seconds)?;
     let rate = |pattern: &str| {
         let is_it = |row: &&Value| row["peer"] == Peer::Tcp.name() && row["pattern"] == pattern;
         rows.iter().find(is_it)?["mib_per_s"].as_f64()
@@ -474,15 +476,64 @@ pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)>
     let direct = |row: &&Value| row["peer"] == Peer::Direct.name() && row["pattern"] == FLUSHED;
     let entries = rows.iter().find(direct).and_then(entries);
     let write = rate(PATTERNS[0].0).context("the writes")?;
-    let read = rate(READ).context("the reads")?;
-    let total = json!([{
-        "verified_bytes": verified, "socket_mib_per_s": socket, "relay_mib_per_s": relay,
-        "read_of_socket": read / socket, "read_of_relay": read / relay,
+    let mut total = json!([{
+        "verified_bytes": verified,
         "rebuild_of_write": rate(REBUILD).context("the rebuild")? / write,
         "rdma_commands_per_target": commands,
         "direct_entries_of_cpu": entries.context("writes past the cache")?,
     }]);
+    for (name, value) in by_turns {
+        total[0][name] = value.into();
+    }
     Ok((rows.into(), total))
+}
+
+/// What is compared in short rounds by turns, as a host's rate changes within minutes: medians of the rounds.
+fn by_turns(world: &World<'_>, seconds: u64) -> Result<Vec<(&'static str, f64)>> {
+    let begin = |name: &str, peer: Peer| -> Result<_> {
+        let place = Place::on_host(world, name)?;
+        let disks = Disks::start(&place, peer)?;
+        let fill = ["--rw=write", "--bs=1M", "--iodepth=4", "--end_fsync=1"];
+        job(&place, &disks.0.server.uri, &fill)?;
+        Ok((place, disks, peer))
+    };
+    let number = |of: &(Place<'_>, Disks, Peer), pattern: &str, name: &str| -> Result<f64> {
+        let job = PATTERNS.into_iter().find(|of| of.0 == pattern);
+        let row = row(&of.0, &of.1, of.2, job.context("the job")?, seconds)?;
+        row[name].as_f64().context("a number")
+    };
+    let mut rounds = [(); 5].map(|()| Vec::new());
+    let tcp = begin("disks", Peer::Tcp)?;
+    for _ in 0..ROUNDS {
+        let (socket, relay) = (carries(false)?, carries(true)?);
+        let read = number(&tcp, READ, "mib_per_s")?;
+        for (all, one) in rounds
+            .iter_mut()
+            .zip([socket, relay, read / socket, read / relay])
+        {
+            all.push(one);
+        }
+    }
+    drop(tcp);
+    let both = [begin("disks", Peer::Copies)?, begin("pair", Peer::Pair)?];
+    for _ in 0..ROUNDS {
+        let [copies, pair] = &both;
+        let rate = |of| number(of, FLUSHED, "disk_mib_per_cpu_s");
+        rounds[4].push(rate(copies)? / rate(pair)?);
+    }
+    let names = [
+        "socket_mib_per_s",
+        "relay_mib_per_s",
+        "read_of_socket",
+        "read_of_relay",
+        "flushed_of_pair",
+    ];
+    Ok(names.into_iter().zip(rounds.map(median)).collect())
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_unstable_by(f64::total_cmp);
+    of[of.len() / 2]
 }
 
 /// What a client has done.
@@ -645,6 +696,11 @@ fn ended(thread: JoinHandle<std::io::Result<()>>) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![9.0, 1.0, 3.0]), 3.0);
+    }
 
     #[test]
     fn a_socket_carries_something() {

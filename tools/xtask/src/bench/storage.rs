@@ -66,13 +66,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let total = &report["disks_total"][0];
     println!(
         "a socket carries {:.0} MiB/s, of which sequential reads of TCP targets reach {:.2}; a relay behind it {:.0}, of which \
-         they reach {:.2}; a rebuild is {:.2} of the sequential writes; {} bytes verified\n\
+         they reach {:.2}; flushed writes to two copies reach {:.2} of the pair; a rebuild is {:.2} of the sequential writes; {} bytes verified\n\
          connecting to an RDMA target takes {:.0} device commands on both sides\n\
          of the processor time of flushed writes past the cache, entries into calls that write are {:.4}\n",
         total["socket_mib_per_s"].as_f64().unwrap_or_default(),
         total["read_of_socket"].as_f64().unwrap_or_default(),
         total["relay_mib_per_s"].as_f64().unwrap_or_default(),
         total["read_of_relay"].as_f64().unwrap_or_default(),
+        total["flushed_of_pair"].as_f64().unwrap_or_default(),
         total["rebuild_of_write"].as_f64().unwrap_or_default(),
         total["verified_bytes"],
         total["rdma_commands_per_target"]
