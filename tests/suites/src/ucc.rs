@@ -12,7 +12,7 @@ use super::{Case, Outcome, World};
 use anyhow::{Context, Result, bail, ensure};
 use dev_setup::mpi;
 use dev_setup::tree::{self, UccTree};
-use job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
+use job::{Backend, Launcher, RANKS, Services, Shape, Site, Variable, variable};
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -61,6 +61,11 @@ const SOME: &str = "-c alltoallv,alltoall,allgather,allgatherv,allreduce,bcast -
 /// Less of it, for services that an emulator executes.
 const FEW: &str = "-c alltoallv,alltoall,allgather,allreduce,bcast -t world,reverse -d int32 -o sum -m 512:32768:6 -I 0 -O 0 \
                    -C 32 -D 32";
+/// For many ranks.
+const LIGHT: &str = "-c alltoallv,allreduce,bcast,barrier -t world,half -d int32 -o sum -m 64:4096:64 -I 0 -O 0 -C 32 -D 32";
+/// Collectives for which eight services or more form a tree, up to the longest vectors that take it, and longer ones.
+const TREES: &str = "-c allreduce,reduce,reduce_scatter,bcast,gather,scatter,barrier -t world,reverse,half -d int32,float64 -o sum,max \
+                     -m 8:8192:4 -I 2 -O 0";
 /// A job whose collectives all go to UCC's other components.
 const FALLING_BACK: &str = "-c alltoallv,bcast -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
 const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,allreduce,bcast,gather,gatherv,scatter,scatterv \
@@ -224,8 +229,11 @@ const TESTS: &[(&str, Test)] = &[
         "ucc_test_mpi with options in files",
         faults::options_in_files,
     ),
-    ("ucc_test_mpi with 16 ranks", |site| many(site, 8)),
-    ("ucc_test_mpi with 64 ranks", |site| many(site, 32)),
+    ("ucc_test_mpi with 16 ranks", |site| many(site, 2, 8, LIGHT)),
+    ("ucc_test_mpi with 64 ranks", |site| {
+        many(site, 2, 32, LIGHT)
+    }),
+    ("ucc_test_mpi on 9 nodes", |site| many(site, 9, 2, TREES)),
     ("ucc_test_mpi with UCC's scores", faults::tuned),
     (
         "ucc_test_mpi with a node without a DPU",
@@ -363,15 +371,17 @@ fn persistent_of_ucc(site: &Site<'_>) -> Case {
     Case::of(name, site.test_mpi("xgvmi", &arguments))
 }
 
-/// Light collectives of all ranks and of halves, with many ranks on each node. They take turns on few cores.
-fn many(site: &Site<'_>, ranks_per_node: u32) -> Result<()> {
-    const PROGRAM: &str = "-c alltoallv,allreduce,bcast,barrier -t world,half -d int32 -o sum -m 64:4096:64 -I 0 -O 0 -C 32 -D 32";
+/// Collectives of all ranks and of halves, with many ranks or on many nodes. They take turns on few cores.
+fn many(site: &Site<'_>, nodes: u32, ranks_per_node: u32, collectives: &str) -> Result<()> {
     const LIMIT_S: u64 = 1500;
     let place = Place::new(&site.tree.root, &site.world.dir, &site.world.env.cache)?;
     let mut site = Site::new(site.world, tree::ucc()?, place)?;
-    site.shape.ranks_per_node = ranks_per_node;
+    site.shape = Shape {
+        nodes,
+        ranks_per_node,
+    };
     let services = site.services("xgvmi", &[])?;
-    let program = site.test_program(PROGRAM);
+    let program = site.test_program(collectives);
     let mut command = site.job_within(
         &LIMIT_S.to_string(),
         (&services.testbed, Backend::Offload(&services)),
