@@ -247,7 +247,7 @@ mod tests {
             );
             collectives.insert(collective);
         }
-        assert_eq!((rows.len(), collectives.len()), (30, 6));
+        assert_eq!((rows.len(), collectives.len()), (35, 7));
     }
 
     /// Depth, and SPs below the root.
