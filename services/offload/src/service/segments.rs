@@ -1,4 +1,4 @@
-//! Memory of this SP for the segments of a job's allreduces.
+//! Memory of this SP for the segments of a job's reductions, and for the vectors of those that take a tree.
 //!
 //! In step 1 of a window an SP reads a segment of all members into memory of its own. Most windows get this memory when
 //! their rank enters the step, so that each block is read as soon as it is on offer. Beyond [`EARLY_MAX`] a window waits
@@ -10,7 +10,8 @@
 //! A full device refuses memory. A window then waits for its turn, and asks again when another window has returned its own, or
 //! when all jobs have given back what no call uses.
 //!
-//! The result is a segment of one rank. It stays until step 2 is complete. A rank has at most two of them per line.
+//! The result is a segment of one rank, or a vector. It stays until the next step is complete. A rank has at most two of them per
+//! line.
 
 use super::actions::CallId;
 use super::transport::Transport;

@@ -4,12 +4,12 @@
 //! reads the windows of its own ranks into memory of its own, and reduces them. One of these ranks stands for them in step 2:
 //! so the network carries one window per SP, whatever the number of its ranks. An SP with one rank omits step 1. Step 2 is
 //! a reduce-scatter: the SP of each segment's owner reads the segment from all SPs and reduces it. Step 3 distributes the
-//! results: the SPs read them from there into the receive buffers of their ranks. Short vectors of many SPs take a tree in
-//! place of steps 2 and 3 (`climb`).
+//! results: the SPs read them from there into the receive buffers of their ranks. Vectors that are
+//! short for so many SPs take a tree in place of steps 2 and 3 (`climb`).
 //!
 //! A segment of a receive buffer changes only after every SP has read that segment of all send buffers, so an allreduce in
-//! place needs no copy. The ranks of an SP are reduced in their order, then the SPs in theirs, and once for all ranks: all
-//! ranks get the same bits.
+//! place needs no copy. The ranks of an SP are reduced in their order, then the SPs in theirs or in the tree's, and once for all
+//! ranks: all ranks get the same bits.
 //!
 //! The ordinary reductions of a rank on a communicator run one after the other, in the order of their turns, and each has
 //! two windows under way. What one of them needs at other SPs has therefore never to wait behind a later one. Members may

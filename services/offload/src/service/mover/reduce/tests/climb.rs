@@ -54,7 +54,7 @@ fn parts(draw: &mut Rng, size: usize, elements: usize) -> (Target, Vec<Part>) {
 fn each_rank_gets_its_part_of_a_short_vector() {
     let mut draw = Rng::with_seed(7);
     for services in [7, 8, 9, 12, 16, 17, 31, 64] {
-        for radix in [0, 2, 3, 8, 64] {
+        for radix in [0, 3, 64] {
             let service_of = places(&mut draw, services);
             let mut job = Job::of_radix(&service_of, radix);
             // Up to 127 elements travel in messages. The tree has up to 128 elements for each service.
@@ -71,10 +71,10 @@ fn each_rank_gets_its_part_of_a_short_vector() {
 #[test]
 fn vectors_climb_with_little_memory() {
     for (early_max, all_max) in [(0, 0), (0, 32 << 10), (16 << 10, 16 << 10)] {
-        let service_of = places(&mut Rng::with_seed(3), 70);
+        let service_of = places(&mut Rng::with_seed(3), 40);
         let mut job = Job::new(&service_of);
         limit(&mut job, early_max, all_max);
-        for elements in [200, 1000, 4096] {
+        for elements in [200, 1000, 5120] {
             let parts = vec![(0, elements); service_of.len()];
             job.check_target(elements, &Target::All, &parts);
         }
@@ -196,7 +196,7 @@ fn messages_grow_with_the_logarithm() {
 /// The same with vectors that are read.
 #[test]
 fn messages_of_longer_vectors_do_too() {
-    for (services, elements, levels) in [(8_u32, 1024, 3), (64, 8192, 6), (512, 65_536, 9)] {
+    for (services, elements, levels) in [(8_u32, 1024, 3), (64, 8192, 6), (512, 20_000, 9)] {
         let service_of: Vec<u32> = (0..services).collect();
         let mut job = Job::new(&service_of);
         for rank in 0..services {
