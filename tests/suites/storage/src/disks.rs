@@ -495,11 +495,11 @@ fn by_turns(world: &World<'_>, seconds: u64) -> Result<Vec<(&'static str, f64)>>
         let disks = Disks::start(&place, peer)?;
         let fill = ["--rw=write", "--bs=1M", "--iodepth=4", "--end_fsync=1"];
         job(&place, &disks.0.server.uri, &fill)?;
-        Ok((place, disks, peer))
+        Ok((disks, place, peer))
     };
-    let number = |of: &(Place<'_>, Disks, Peer), pattern: &str, name: &str| -> Result<f64> {
+    let number = |of: &(Disks, Place<'_>, Peer), pattern: &str, name: &str| -> Result<f64> {
         let job = PATTERNS.into_iter().find(|of| of.0 == pattern);
-        let row = row(&of.0, &of.1, of.2, job.context("the job")?, seconds)?;
+        let row = row(&of.1, &of.0, of.2, job.context("the job")?, seconds)?;
         row[name].as_f64().context("a number")
     };
     let mut rounds = [(); 5].map(|()| Vec::new());

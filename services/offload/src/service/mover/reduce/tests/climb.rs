@@ -1,4 +1,4 @@
-//! Short reductions of many SPs: every byte at every rank, and the messages of an SP.
+//! Reductions along a tree of SPs: every byte at every rank, and the messages of an SP.
 
 use super::targets::Part;
 use super::*;
@@ -51,7 +51,7 @@ fn parts(draw: &mut Rng, size: usize, elements: usize) -> (Target, Vec<Part>) {
 }
 
 #[test]
-fn each_rank_gets_its_part_of_a_short_vector() {
+fn each_rank_gets_its_part() {
     let mut draw = Rng::with_seed(7);
     for services in [7, 8, 9, 12, 16, 17, 31, 64] {
         for radix in [0, 3, 64] {
